@@ -20,6 +20,7 @@ from tests.backends.sqlite.furnished import QUICK, reads, seed
 
 import holdfast
 from holdfast import codec
+from holdfast.public_names import places, value_at
 from holdfast.testing.clock import ManualClock
 
 WATCHED = (
@@ -83,7 +84,10 @@ PLAIN: list[bytes] = [
 
 def corpus(chance: random.Random) -> Callable[[], bytes]:
     """Yield hostile bytes without end: from the list, as a record, compressed, cut, joined or mangled."""
-    right = [codec.encode_document({"a": [1, "x", None]}), codec.encode_record(holdfast.SessionMeta("s", "n", 0))]
+    right = [
+        codec.encode_document({"a": [1, "x", None]}),
+        codec.encode_record(holdfast.sessions.SessionMeta("s", "n", 0)),
+    ]
     bomb = codec.zstd.compress(b"\0" * (256 * 1024 * 1024))
 
     def one() -> bytes:
@@ -113,12 +117,10 @@ def decoders() -> list[Callable[[bytes], object]]:
     """Return every decoder from stored bytes to a value."""
     kinds: list[Any] = [
         kind
-        for name in holdfast.__all__
-        if isinstance(kind := getattr(holdfast, name), type)
-        and issubclass(kind, msgspec.Struct)
-        and may_be_stored(kind)
+        for place in places()
+        if isinstance(kind := value_at(place), type) and issubclass(kind, msgspec.Struct) and may_be_stored(kind)
     ]
-    kinds += [holdfast.ProcessInput, holdfast.ProcessOutcome, list[str], dict[str, Any]]
+    kinds += [holdfast.processes.ProcessInput, holdfast.processes.ProcessOutcome, list[str], dict[str, Any]]
     found: list[Callable[[bytes], object]] = [
         lambda data: codec.decode_document(data, table="t", key="k"),
         lambda data: codec.decode_cursor("sessions", data.decode("latin-1")[:5_000], [int]),

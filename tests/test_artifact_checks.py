@@ -67,7 +67,7 @@ def test_a_check_leaves_the_event_loop_free(tmp_path: Path, url: str) -> None:
     assert asyncio.run(main()) == "main"
 
 
-@pytest.mark.parametrize("observe", [None, holdfast.Logging()], ids=["plain", "observed"])
+@pytest.mark.parametrize("observe", [None, holdfast.observers.Logging()], ids=["plain", "observed"])
 def test_a_check_judges_inside_a_transaction_of_the_callers_too(tmp_path: Path, observe: Any) -> None:
     path = tmp_path / "state.db"
     checks = {"module": lambda ref, data: None if data else "is empty"}

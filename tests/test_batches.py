@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.maintenance import PruneReport
 from holdfast.operations import deletion, sessions, triggers
 from holdfast.operations import maintenance as operations
 from holdfast.ports import Transaction
+from holdfast.processes import Completed, External
+from holdfast.sessions import FullGraph, Graph, ReplaceGraph
 from holdfast.store import maintenance
 from holdfast.table_catalog import StoredBlob
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import SubscriptionDraft
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -43,7 +47,7 @@ def turns(store: holdfast.BlockingStore, session_id: str, count: int) -> None:
     for number in range(count):
         session.commit(
             holdfast.Commit(
-                graph=holdfast.ReplaceGraph(holdfast.Graph((holdfast.Node(f"n{number}"),), f"n{number}")),
+                graph=ReplaceGraph(Graph((holdfast.Node(f"n{number}"),), f"n{number}")),
                 checkpoint=holdfast.Checkpoint(turn_state={"session": session_id, "turn": number}),
             )
         )
@@ -108,9 +112,9 @@ def test_a_collection_goes_on_for_blobs_and_for_nodes_alone(
     for number in range(turns_with_state):
         session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"turn": number})))
     for number in range(turns_with_nodes):
-        graph = holdfast.Graph((holdfast.Node(f"n{number}"),), f"n{number}")
-        session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(graph)))
-    session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph()), checkpoint=holdfast.Checkpoint()))
+        graph = Graph((holdfast.Node(f"n{number}"),), f"n{number}")
+        session.commit(holdfast.Commit(graph=ReplaceGraph(graph)))
+    session.commit(holdfast.Commit(graph=ReplaceGraph(Graph()), checkpoint=holdfast.Checkpoint()))
     store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
     report = store.maintenance.collect_garbage()
     assert (report.retained_blobs, report.deleted_blobs, report.deleted_nodes) == (
@@ -127,7 +131,7 @@ def test_a_vacuum_empties_every_tombstoned_node_and_counts_it(store: holdfast.Bl
     assert session.tombstone([f"n{number}" for number in range(7)]) == 7
     assert store.maintenance.vacuum().removed_nodes == 7
     assert store.maintenance.vacuum().removed_nodes == 0
-    view = session.load(holdfast.FullGraph())
+    view = session.load(FullGraph())
     assert view is not None
     assert [node.id for node in view.graph.nodes] == ["n7", "n8"]
 
@@ -140,8 +144,8 @@ def test_pruning_forgets_all_that_the_policy_allows_and_counts_it(url: str) -> N
         for number in range(7):
             draft = holdfast.WorkDraft(session_id="chat", payloads=[number], source_key=str(number))
             store.queue.cancel("chat", store.queue.enqueue(draft).batch_id)
-            store.processes.register(holdfast.ProcessRegistration(str(number), holdfast.External()))
-            store.processes.complete(str(number), holdfast.Completed())
+            store.processes.register(holdfast.ProcessRegistration(str(number), External()))
+            store.processes.complete(str(number), Completed())
             store.triggers.emit("timer", "k", idempotency_key=str(number))
         clock.advance(10)
         policy = holdfast.RetentionPolicy(
@@ -150,13 +154,13 @@ def test_pruning_forgets_all_that_the_policy_allows_and_counts_it(url: str) -> N
             terminal_processes_older_than_ms=10,
             occurrences_older_than_ms=10,
         )
-        expected = holdfast.PruneReport(
+        expected = PruneReport(
             dry_run=True, revisions=7, batches=7, processes=7, events=7, occurrences=7, complete=True
         )
         planned = store.maintenance.prune(policy, dry_run=True)
         assert planned == expected
         done = store.maintenance.prune(policy)
-        assert done == holdfast.PruneReport(
+        assert done == PruneReport(
             dry_run=False, revisions=7, batches=7, processes=7, events=7, occurrences=7, complete=True
         )
         assert store.maintenance.prune(policy).revisions == 0
@@ -214,9 +218,7 @@ def test_an_occurrence_reaches_every_subscription_however_many_match(
 ) -> None:
     monkeypatch.setattr(triggers, "MATCH_PAGE", size)
     for _ in range(3):
-        store.triggers.subscribe(
-            holdfast.SubscriptionDraft(source_type="timer", source_key="k", target=holdfast.External())
-        )
+        store.triggers.subscribe(SubscriptionDraft(source_type="timer", source_key="k", target=External()))
     emission = store.triggers.emit("timer", "k", idempotency_key="1")
     assert len(emission.deliveries) == min(size, 3)
     assert (emission.next is None) == (size >= 3)

@@ -56,7 +56,7 @@ def one_life_under_wrong_clocks(
     def move() -> None:
         skewed.off_ms = chance.choice((-HOUR_MS, 0, HOUR_MS))
 
-    on = holdfast.OnSession(f"s{number}")
+    on = holdfast.leases.OnSession(f"s{number}")
     store.sessions.create(f"s{number}")
     store.queue.enqueue(holdfast.WorkDraft(session_id=f"s{number}", payloads=[1]))
     move()
@@ -115,7 +115,7 @@ def test_a_clock_that_goes_backwards_never_makes_two_holders(moved: tuple[Blocki
     chance = random.Random(SEED)
     for number in range(RUNS // 5):
         session = store.sessions.create(f"s{number}")
-        on, model, leases = holdfast.OnSession(f"s{number}"), Model(), list[holdfast.Lease]()
+        on, model, leases = holdfast.leases.OnSession(f"s{number}"), Model(), list[holdfast.leases.Lease]()
         for _ in range(10):
             clock.advance(chance.choice((-TTL_MS, -TTL_MS // 2, -1, 0, 1, TTL_MS - 1, TTL_MS, HOUR_MS, -HOUR_MS // 2)))
             now_ms, owner = clock.now_ms(), chance.choice("ab")

@@ -17,27 +17,29 @@ FIRST_CALLS = """
 import sys, threading
 sys.setswitchinterval(1e-6)
 import holdfast
+from holdfast.events import EventType, Payload, Pointer, Template, TerminalRule, WakeRule
+from holdfast.sessions import AgentFrame
 
 def register(store, number):
-    kinds = [holdfast.EventType("over", terminal=holdfast.TerminalRule("completed", holdfast.Payload()),
-                                wake=holdfast.WakeRule(holdfast.Template("{x}", {"x": holdfast.Pointer("")})))]
+    kinds = [EventType("over", terminal=TerminalRule("completed", Payload()),
+                       wake=WakeRule(Template("{x}", {"x": Pointer("")})))]
     name = f"p{number}"
-    store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds))
+    store.processes.register(holdfast.ProcessRegistration(name, holdfast.processes.External(), event_types=kinds))
     store.events.append(name, "over", {"n": number}, replay_key="k")
-    assert store.processes.get(name).outcome == holdfast.Completed({"n": number})
+    assert store.processes.get(name).outcome == holdfast.processes.Completed({"n": number})
 
 def subscribe(store, number):
-    store.triggers.subscribe(holdfast.SubscriptionDraft(
-        source_type="timer", source_key=str(number), target=holdfast.Engine("k", {}), env_ref="e",
-        input_template={"a": holdfast.EventPayload(), "b": holdfast.Fixed([1])}))
+    store.triggers.subscribe(holdfast.triggers.SubscriptionDraft(
+        source_type="timer", source_key=str(number), target=holdfast.processes.Engine("k", {}), env_ref="e",
+        input_template={"a": holdfast.triggers.EventPayload(), "b": holdfast.triggers.Fixed([1])}))
     (delivery,) = store.triggers.emit("timer", str(number), idempotency_key="i", payload=1).deliveries
-    holdfast.registration_for(delivery)
+    holdfast.triggers.registration_for(delivery)
 
 def commit(store, number):
-    session = store.sessions.create(f"s{number}", relation=holdfast.Child("parent", {"c": 1}))
+    session = store.sessions.create(f"s{number}", relation=holdfast.sessions.Child("parent", {"c": 1}))
     session.commit(holdfast.Commit(
         graph=holdfast.Append([holdfast.Node("n")], leaf="n"), checkpoint=holdfast.Checkpoint(turn_state=[number]),
-        frames=[holdfast.AgentFrame("f", caused_by={"c": 1})], usage=[holdfast.Usage("t", "m", input_tokens=1)]))
+        frames=[AgentFrame("f", caused_by={"c": 1})], usage=[holdfast.Usage("t", "m", input_tokens=1)]))
     view = store.sessions.fork(f"s{number}", into=f"f{number}").load()
     assert view.checkpoint == holdfast.Checkpoint(turn_state=[number])
 

@@ -21,6 +21,7 @@ import holdfast
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.backends.sqlite.connection import StatementRunner, statements
 from holdfast.blocking import BlockingStore
+from holdfast.sessions import ActivePath, FullGraph
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.wait import BlockingWaiting
@@ -236,9 +237,9 @@ def test_a_thousand_handles_take_less_than_two_megabytes(measured: Measured) -> 
     ("program", "most"),
     [
         ("import holdfast", 28),
-        ("import holdfast; holdfast.open", 251),
-        ("import holdfast; [getattr(holdfast, name) for name in holdfast.__all__]", 258),
-        ("import holdfast; holdfast.open_blocking('sqlite::memory:').close()", 326),
+        ("import holdfast; holdfast.open", 262),
+        ("import holdfast; [getattr(holdfast, name) for name in holdfast.__all__]", 269),
+        ("import holdfast; holdfast.open_blocking('sqlite::memory:').close()", 337),
     ],
 )
 def test_starting_loads_no_more_modules_than_it_did(program: str, most: int) -> None:
@@ -306,19 +307,17 @@ def test_an_active_path_costs_its_length_and_not_the_size_of_the_graph(measured:
         large.add_nodes(made)
     little = measured.steps(small.load)
     assert measured.steps(large.load) <= little * 1.1
-    assert measured.steps(lambda: small.load(holdfast.FullGraph())) * 20 < measured.steps(
-        lambda: large.load(holdfast.FullGraph())
-    )
+    assert measured.steps(lambda: small.load(FullGraph())) * 20 < measured.steps(lambda: large.load(FullGraph()))
 
 
 def test_the_newest_nodes_of_a_path_cost_the_same_on_a_long_one(measured: Measured) -> None:
     session = measured.store.sessions.create("chat")
     for number in range(1, 11):
         session.commit(turn(number))
-    short = measured.steps(lambda: session.load(holdfast.ActivePath(last=5)))
+    short = measured.steps(lambda: session.load(ActivePath(last=5)))
     for number in range(11, 601):
         session.commit(turn(number))
-    assert measured.steps(lambda: session.load(holdfast.ActivePath(last=5))) <= short * 1.1
+    assert measured.steps(lambda: session.load(ActivePath(last=5))) <= short * 1.1
     assert measured.steps(session.load) > short * 10
 
 

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.errors import StoreClosed
+from holdfast.events import EventType
+from holdfast.processes import External
 from holdfast.testing.contract.bench import in_background
 
 PATIENCE_S = 30
@@ -69,7 +72,7 @@ def test_a_store_outlives_the_loop_that_opened_it(url: str) -> None:
     for number in (1, 2, 3):
         run(use(number))
     run(store.close())
-    with pytest.raises(holdfast.StoreClosed):
+    with pytest.raises(StoreClosed):
         run(use(4))
 
 
@@ -138,10 +141,8 @@ def test_waits_end_with_changes_of_other_loops(url: str, waiter_is_home: bool) -
 def test_events_are_followed_from_another_loop(url: str) -> None:
     async def home() -> None:
         async with holdfast.open(url) as store:
-            kinds = [holdfast.EventType("news")]
-            await store.processes.register(
-                holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds)
-            )
+            kinds = [EventType("news")]
+            await store.processes.register(holdfast.ProcessRegistration("build", External(), event_types=kinds))
 
             async def follow() -> list[Any]:
                 found = []
@@ -201,7 +202,7 @@ def test_another_loop_may_close_a_store(url: str) -> None:
         store = await holdfast.open(url)
         await store.sessions.create("one")
         await asyncio.wrap_future(elsewhere(store.close))
-        with pytest.raises(holdfast.StoreClosed):
+        with pytest.raises(StoreClosed):
             await store.sessions.create("two")
 
     run(home())

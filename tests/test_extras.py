@@ -27,10 +27,10 @@ def refusal(call):
         return str(error)
 
 store = holdfast.open_blocking(sys.argv[1])
-plain = holdfast.EventType("plain")
-strict = holdfast.EventType("strict", schema={"type": "string"})
+plain = holdfast.events.EventType("plain")
+strict = holdfast.events.EventType("strict", schema={"type": "string"})
 register = lambda *types: store.processes.register(
-    holdfast.ProcessRegistration("p", holdfast.External(), event_types=types))
+    holdfast.ProcessRegistration("p", holdfast.processes.External(), event_types=types))
 print(refusal(lambda: register(strict)))
 register(plain)
 store.events.append("p", "plain", {"any": "payload"})
@@ -41,7 +41,7 @@ print(refusal(store.schedules.fire_next))
 assert len(store.schedules.list()) == 0
 store.close()
 print(refusal(lambda: holdfast.open_blocking("postgresql://localhost/x")))
-print(refusal(lambda: holdfast.OpenTelemetry()))
+print(refusal(lambda: holdfast.observers.OpenTelemetry()))
 """
 SCHEMAS = "validation against a JSON Schema needs the module jsonschema_rs: pip install 'holdfast[schemas]'"
 
@@ -49,8 +49,10 @@ SCHEMAS = "validation against a JSON Schema needs the module jsonschema_rs: pip 
 def test_without_extras_an_error_names_the_one_to_install(tmp_path: Path) -> None:
     file = tmp_path / "agent.db"
     with holdfast.open_blocking(file) as store:
-        declared = holdfast.EventType("strict", schema={"type": "string"})
-        store.processes.register(holdfast.ProcessRegistration("declared", holdfast.External(), event_types=[declared]))
+        declared = holdfast.events.EventType("strict", schema={"type": "string"})
+        store.processes.register(
+            holdfast.ProcessRegistration("declared", holdfast.processes.External(), event_types=[declared])
+        )
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_EXTRAS, str(file), "declared"], capture_output=True, text=True, check=False
     )

@@ -340,10 +340,10 @@ def test_a_sweep_removes_unrecorded_files_of_killed_writers(tmp_path: Path) -> N
     left = sum(path.stat().st_size for path in folder.rglob("*.tmp"))
     with holdfast.open_blocking(database, attachments=folder) as store:
         kept = store.sessions.create("chat").attachments.put(b"kept").id
-        assert store.attachments.sweep(older_than_ms=3_600_000) == holdfast.SweepReport(0, 0, 0)
+        assert store.attachments.sweep(older_than_ms=3_600_000) == holdfast.attachments.SweepReport(0, 0, 0)
         assert len(files(folder)) == 3
         store.sessions.handle("chat").attachments.commit_refs([kept])
-        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, left, 2)
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.attachments.SweepReport(0, 0, left, 2)
     assert files(folder) == [kept]
 
 
@@ -371,7 +371,7 @@ def test_a_sweep_leaves_files_of_other_programs_and_follows_no_link(tmp_path: Pa
     (folder / "family-9" / part).symlink_to(elsewhere)
     (folder / "family-7" / part / f"{NAME}.fedcba9876543210.tmp").symlink_to(theirs[0])
     with holdfast.open_blocking("memory:", attachments=folder) as store:
-        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, len("precious"), 1)
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.attachments.SweepReport(0, 0, len("precious"), 1)
         assert not ours.exists()
         assert Folder(folder).delete("family-7", NAME) is None
     assert [path.read_text() for path in theirs] == ["precious"] * len(theirs)

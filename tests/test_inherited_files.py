@@ -20,7 +20,7 @@ path = sys.argv[1]
 def told(work):
     try:
         return str(work())
-    except holdfast.StoreForked as error:
+    except holdfast.errors.StoreForked as error:
         return f"StoreForked {error.retryable}: {error}"
     except BaseException as error:
         return repr(error)

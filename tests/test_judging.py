@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.events import EventType, Payload, Template, WakeRule
+from holdfast.processes import Completed, External
 from holdfast.rules import events
 from holdfast.testing.contract import Bench, LocalBench
 from holdfast.testing.contract.bench import PATIENCE_S, in_background
@@ -31,14 +33,10 @@ def another_writes_while_an_event_is_judged(
 ) -> None:
     """Append an event whose judgement does not end before another handle has written to the same process."""
     store, other = bench.open(), bench.open()
-    heavy = holdfast.EventType(
-        "heavy", schema={"type": "object"}, wake=holdfast.WakeRule(holdfast.Template("{a}", {"a": holdfast.Payload()}))
-    )
-    end = holdfast.EventType("process.completed", schema={"type": "object"}, terminal=COMPLETED)
+    heavy = EventType("heavy", schema={"type": "object"}, wake=WakeRule(Template("{a}", {"a": Payload()})))
+    end = EventType("process.completed", schema={"type": "object"}, terminal=COMPLETED)
     store.processes.register(
-        holdfast.ProcessRegistration(
-            "build", holdfast.External(), event_types=[heavy, end, holdfast.EventType("plain")]
-        )
+        holdfast.ProcessRegistration("build", External(), event_types=[heavy, end, EventType("plain")])
     )
     judge, written = events.judge, []
 
@@ -50,7 +48,7 @@ def another_writes_while_an_event_is_judged(
 
     patch.setattr(events, "judge", judge_slowly)
     assert store.events.append("build", "heavy", {"a": 1}).event.sequence == 2
-    assert store.processes.complete("build", holdfast.Completed("x" * 100_000)).event_count == 4
+    assert store.processes.complete("build", Completed("x" * 100_000)).event_count == 4
     assert written == [1, 3]
 
 
@@ -66,8 +64,8 @@ def test_an_event_is_judged_again_by_a_registration_that_came_between(
     store, other = bench.open(), bench.open()
 
     def register(schema: Any) -> None:
-        kinds = [holdfast.EventType("news", schema=schema)]
-        other.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds))
+        kinds = [EventType("news", schema=schema)]
+        other.processes.register(holdfast.ProcessRegistration("build", External(), event_types=kinds))
 
     register({"type": "integer"})
     judge, asked = events.judge, []
@@ -77,7 +75,7 @@ def test_an_event_is_judged_again_by_a_registration_that_came_between(
         if arguments[0].type != "news":
             return judged
         if not asked:
-            other.processes.complete("build", holdfast.Completed())
+            other.processes.complete("build", Completed())
             bench.clock.advance(1)
             other.maintenance.prune(holdfast.RetentionPolicy(terminal_processes_older_than_ms=0))
             register({"type": "string"})

@@ -12,6 +12,10 @@ import pytest
 
 import holdfast
 from holdfast import store as facets
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.processes import Completed, External
+from holdfast.triggers import SubscriptionDraft
+from holdfast.workers import WorkerInfo
 
 FACETS = {
     "sessions": facets.Sessions, "queue": facets.Queue, "attachments": facets.Attachments, "grants": facets.Grants,
@@ -61,7 +65,7 @@ LISTINGS: dict[str, Listing] = {
 
 def fill(store: holdfast.BlockingStore) -> str:
     """Create `COUNT` of everything that is listed; return the id of an occurrence with as many deliveries."""
-    news = [holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload()))]
+    news = [EventType("news", wake=WakeRule(Payload()))]
     session = store.sessions.create("chat", owner="bob")
     for number in range(COUNT):
         store.sessions.create(f"s{number}", owner="ada")
@@ -69,19 +73,17 @@ def fill(store: holdfast.BlockingStore) -> str:
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[number], source_key=f"k{number}"))
         session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(f"n{number}")])))
         session.attachments.put(b"%d" % number, label=f"a{number}")
-        store.processes.register(holdfast.ProcessRegistration(f"p{number}", holdfast.External(), event_types=news))
+        store.processes.register(holdfast.ProcessRegistration(f"p{number}", External(), event_types=news))
         store.grants.grant(holdfast.Scope("chat"), f"p{number}")
         store.grants.grant(holdfast.Scope(f"s{number}"), "p0")
-        store.triggers.subscribe(
-            holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
-        )
+        store.triggers.subscribe(SubscriptionDraft(source_type="cron", source_key="k", target=External()))
         store.schedules.put(f"s{number}", "0 3 * * *")
         store.artifacts.put("kind", f"r{number}", b"x")
-        store.workers.heartbeat(holdfast.WorkerInfo(f"w{number}", host="here", pid=1), ttl_ms=60_000)
+        store.workers.heartbeat(WorkerInfo(f"w{number}", host="here", pid=1), ttl_ms=60_000)
     for number in range(COUNT + 1):
         store.events.append("p0", "news", number)
-        store.processes.register(holdfast.ProcessRegistration(f"e{number}", holdfast.External()))
-        store.processes.complete(f"e{number}", holdfast.Completed())
+        store.processes.register(holdfast.ProcessRegistration(f"e{number}", External()))
+        store.processes.complete(f"e{number}", Completed())
     for number in range(COUNT):
         store.triggers.record("cron", "none", idempotency_key=str(number))
     return store.triggers.emit("cron", "k", idempotency_key="all").occurrence.occurrence_id

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import _api, worker
+from holdfast.public_names import advice, places, value_at
 
 
 def test_every_public_name_is_that_of_the_module_of_public_names() -> None:
@@ -19,6 +20,46 @@ def test_every_public_name_is_that_of_the_module_of_public_names() -> None:
     for name in holdfast.__all__:
         assert getattr(holdfast, name) is getattr(worker if name in worker_names else _api, name)
     assert set(holdfast.__all__) <= set(dir(holdfast))
+
+
+def test_the_top_level_has_few_names_and_its_modules_the_rest() -> None:
+    assert len(holdfast.__all__) <= 50
+    assert len(places()) == len(set(places())) >= 190
+    values = [id(value_at(place)) for place in places() if isinstance(value_at(place), type)]
+    assert len(values) == len(set(values)), "a public class has two places"
+
+
+def test_every_record_and_every_error_is_public_in_one_place() -> None:
+    public = [value_at(place) for place in places()]
+    hidden = [one for one in vars(holdfast.errors).values() if isinstance(one, type) and issubclass(one, Exception)]
+    assert [one.__name__ for one in hidden if one not in public] == []
+
+
+@pytest.mark.parametrize("module", holdfast.MODULES)
+def test_a_module_of_public_names_needs_no_import_of_its_own(module: str) -> None:
+    assert run_fresh(f"import holdfast; print(holdfast.{module}.__name__)") == f"holdfast.{module}\n"
+    assert module in dir(holdfast)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Const", "it is `holdfast.events.Const`"),
+        ("External", "it is `holdfast.processes.External`"),
+        ("PoolTimeout", "it is `holdfast.errors.PoolTimeout`"),
+        ("Comit", "did you mean `holdfast.Commit`?"),
+        ("SubscriptonDraft", "did you mean `holdfast.triggers.SubscriptionDraft`?"),
+        ("open_blockin", "did you mean `holdfast.open_blocking`?"),
+    ],
+)
+def test_a_wrong_name_is_told_its_place(name: str, said: str) -> None:
+    with pytest.raises(AttributeError) as info:
+        getattr(holdfast, name)
+    assert str(info.value) == f"module 'holdfast' has no attribute '{name}': {said}"
+
+
+def test_a_name_that_resembles_none_gets_no_advice() -> None:
+    assert advice("zzz") == ""
 
 
 def test_a_star_import_brings_exactly_the_public_names() -> None:

@@ -14,6 +14,7 @@ from tests.backends.sqlite.furnished import seed_processes, seed_sessions, seed_
 import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.cli import main
+from holdfast.maintenance import Progress
 from holdfast.testing.clock import ManualClock
 
 ROLE = "holdfast_onlooker"
@@ -103,7 +104,7 @@ def test_verification_says_how_far_it_has_come(store: BlockingStore) -> None:
     session = store.sessions.create("chat")
     session.add_nodes([holdfast.Node(f"n{number:03}") for number in range(450)])
     store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
-    told: list[holdfast.Progress] = []
+    told: list[Progress] = []
     assert store.maintenance.verify(progress=told.append).ok
     # A session, 450 nodes in three pages, a batch; nothing but those was there.
     assert {one.total for one in told} == {452}
@@ -149,7 +150,7 @@ def test_a_sweep_says_how_many_attachments_are_done(store: BlockingStore) -> Non
 def test_an_operation_that_raises_in_the_middle_gets_its_own_error(store: BlockingStore) -> None:
     store.sessions.create("chat")
 
-    def stop(_: holdfast.Progress) -> None:
+    def stop(_: Progress) -> None:
         raise KeyError("enough")
 
     with pytest.raises(KeyError, match="enough"):
@@ -165,7 +166,7 @@ def test_a_table_that_cannot_be_counted_is_found_damaged_all_the_same(tmp_path: 
     connection = apsw.Connection(str(path))
     connection.execute("DROP TABLE grants")
     connection.close()
-    told: list[holdfast.Progress] = []
+    told: list[Progress] = []
     with holdfast.open_blocking(path) as store:
         findings = store.maintenance.verify(progress=told.append).findings
     assert {finding.table for finding in findings} == {"grants"}
@@ -179,7 +180,7 @@ def test_tasks_are_told_on_their_own_loop() -> None:
             await store.sessions.create("chat")
             loop = asyncio.get_running_loop()
 
-            def tell(progress: holdfast.Progress) -> None:
+            def tell(progress: Progress) -> None:
                 assert asyncio.get_running_loop() is loop
                 told.append(progress.done)
 

@@ -23,9 +23,13 @@ import holdfast
 from holdfast import dsn
 from holdfast.blocking import BlockingStore
 from holdfast.cli import main
+from holdfast.events import EventType
 from holdfast.factory import open_backend
+from holdfast.leases import OnProcess, OnSession
+from holdfast.processes import Completed, External
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import SubscriptionDraft
 from holdfast.wait import BlockingWaiting
 
 PAYLOAD = "canary-payload-5d1f"
@@ -109,7 +113,7 @@ def live(store: BlockingStore, clock: ManualClock) -> list[str]:
     """Create one of everything and provoke every refusal that involves a secret; return errors and listings as text."""
     secret = {"text": PAYLOAD}
     session = store.sessions.create("chat")
-    lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
+    lease = store.leases.claim(OnSession("chat"), owner_id="w", ttl_ms=1_000)
     draft = holdfast.WorkDraft(session_id="chat", payloads=[secret], source_key="key")
     store.queue.enqueue(draft)
     claim = store.queue.claim("chat", owner_id="w", lease=lease, ttl_ms=1_000)
@@ -119,12 +123,12 @@ def live(store: BlockingStore, clock: ManualClock) -> list[str]:
     turn = holdfast.Commit(turn_id="t1", graph=holdfast.Append([node], leaf="n1"), checkpoint=state, config=secret)
     session.commit(turn)
     schema = {"type": "object", "properties": {"text": {"const": "something else"}}}
-    kinds = [holdfast.EventType("news"), holdfast.EventType("strict", schema=schema)]
-    registration = holdfast.ProcessRegistration("job", holdfast.External(secret), event_types=kinds)
+    kinds = [EventType("news"), EventType("strict", schema=schema)]
+    registration = holdfast.ProcessRegistration("job", External(secret), event_types=kinds)
     store.processes.register(registration)
-    process_lease = store.leases.claim(holdfast.OnProcess("job"), owner_id="w", ttl_ms=1_000)
+    process_lease = store.leases.claim(OnProcess("job"), owner_id="w", ttl_ms=1_000)
     store.events.append("job", "news", secret, replay_key="r1")
-    subscription = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External(secret))
+    subscription = SubscriptionDraft(source_type="cron", source_key="k", target=External(secret))
     store.triggers.subscribe(subscription)
     store.triggers.emit("cron", "k", idempotency_key="1", payload=secret)
     store.artifacts.put("kind", "ref", PAYLOAD.encode())
@@ -137,20 +141,20 @@ def live(store: BlockingStore, clock: ManualClock) -> list[str]:
         lambda: store.queue.renew(claim),
         lambda: session.commit(holdfast.Commit(completes=[claim])),
         lambda: session.commit(holdfast.Commit(lease=lease, config=secret)),
-        lambda: store.processes.complete("job", holdfast.Completed(secret), lease=process_lease),
+        lambda: store.processes.complete("job", Completed(secret), lease=process_lease),
         lambda: session.commit(holdfast.Commit(turn_id="t1", config=other)),
         lambda: session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n1", payload=other)]))),
         lambda: session.commit(holdfast.Commit(expected_revision=7, config=other)),
         lambda: store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[other], source_key="key")),
         lambda: store.events.append("job", "news", other, replay_key="r1"),
         lambda: store.events.append("job", "strict", secret),
-        lambda: store.processes.register(holdfast.ProcessRegistration("job", holdfast.External(other))),
+        lambda: store.processes.register(holdfast.ProcessRegistration("job", External(other))),
         lambda: store.triggers.record("cron", "k", idempotency_key="1", payload=other),
         lambda: session.add_nodes([holdfast.Node("n2", payload={"text": PAYLOAD, "bad": float("nan")})]),
         lambda: session.add_nodes([holdfast.Node("n2", payload={PAYLOAD: {1, 2}})]),
         lambda: session.add_nodes([holdfast.Node("n2", payload={PAYLOAD + "\ud800": 1})]),
     )
-    shown = (lease, claim, process_lease, store, session, store.queue, store.leases.holder(holdfast.OnSession("chat")))
+    shown = (lease, claim, process_lease, store, session, store.queue, store.leases.holder(OnSession("chat")))
     listings = (
         store.queue.list("chat"),
         store.processes.list(status="any"),

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.events import EventType, Payload, TerminalRule, WakeRule
 from holdfast.factory import open_backend
 from holdfast.ports import Backend
+from holdfast.processes import Completed, External, ExternalRef, SignalWait
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.wait import BlockingWaiting
@@ -18,11 +20,11 @@ from holdfast.wait import BlockingWaiting
 PATIENCE_S = 10
 REGISTRATION = holdfast.ProcessRegistration(
     "build",
-    holdfast.External(),
+    External(),
     event_types=[
-        holdfast.EventType("progress"),
-        holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
-        holdfast.EventType("over", terminal=holdfast.TerminalRule("completed")),
+        EventType("progress"),
+        EventType("news", wake=WakeRule(Payload())),
+        EventType("over", terminal=TerminalRule("completed")),
     ],
 )
 
@@ -43,15 +45,15 @@ def watched(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched]
 
 
 CHANGES: dict[str, Callable[[holdfast.BlockingStore], Any]] = {
-    "set_external_ref": lambda store: store.processes.set_external_ref("build", holdfast.ExternalRef("ci", "1")),
-    "set_wait": lambda store: store.processes.set_wait("build", holdfast.SignalWait("approve", 1)),
+    "set_external_ref": lambda store: store.processes.set_external_ref("build", ExternalRef("ci", "1")),
+    "set_wait": lambda store: store.processes.set_wait("build", SignalWait("approve", 1)),
     "clear_wait": lambda store: store.processes.clear_wait("build"),
     "append": lambda store: store.events.append("build", "progress", 1),
     "append again": lambda store: store.events.append("build", "progress", 2),
     "append that asks for a wake": lambda store: store.events.append("build", "news", 1),
     "ack_wake": lambda store: store.events.ack_wake("build", 3),
     "request to cancel": lambda store: store.events.request_cancel("build", reason="enough"),
-    "complete": lambda store: store.processes.complete("build", holdfast.Completed(1)),
+    "complete": lambda store: store.processes.complete("build", Completed(1)),
 }
 """The life of a process, one change after the other."""
 
@@ -93,7 +95,7 @@ def test_a_call_that_changes_nothing_wakes_no_waiter(watched: Watched) -> None:
         act(watched.store)
         # Commits are published in order: once a later one was received, an earlier one has woken its watchers.
         later = watched.backend.watch(f"process:{number}")
-        watched.store.processes.register(holdfast.ProcessRegistration(str(number), holdfast.External()))
+        watched.store.processes.register(holdfast.ProcessRegistration(str(number), External()))
         assert later.result(PATIENCE_S) is None
         assert not change.done(), name
         change.cancel()

@@ -543,7 +543,7 @@ def in_child(block: Any, tx: holdfast.BlockingStore, leaves: str) -> bool:
     """Use the parent's transaction, leave its block, and return whether that was refused."""
     try:
         tx.sessions.create("three")
-    except holdfast.StoreForked:
+    except holdfast.errors.StoreForked:
         pass
     else:
         return False
@@ -552,6 +552,6 @@ def in_child(block: Any, tx: holdfast.BlockingStore, leaves: str) -> bool:
         return block.__exit__(SystemExit, SystemExit(), None) is None
     try:
         block.__exit__(None, None, None)
-    except holdfast.StoreForked:
+    except holdfast.errors.StoreForked:
         return True
     return False

@@ -16,12 +16,15 @@ from holdfast import rows as r
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.blocking import BlockingStore
-from holdfast.errors import Corrupt, Endless
+from holdfast.errors import Corrupt
 from holdfast.operations.verification import START, Place, Tally, verify_page
 from holdfast.operations.verification_pages import PAGE, known, next_rows
 from holdfast.ports import Backend
+from holdfast.ports.verification import Endless
+from holdfast.processes import Completed, External
 from holdfast.records.maintenance import Finding
 from holdfast.rules import deltas
+from holdfast.sessions import Graph, ReplaceGraph
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.wait import BlockingWaiting, run_to_end
@@ -114,7 +117,7 @@ def test_a_store_with_a_past_is_sound(bench: Bench) -> None:
     store.maintenance.collect_garbage()
     assert bench.found() == []
     chat = store.sessions.handle("chat")
-    chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([], None))))
+    chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph([], None))))
     store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
     store.maintenance.collect_garbage()
     assert bench.found() == []
@@ -141,9 +144,9 @@ def test_work_that_others_do_meanwhile_is_never_mistaken_for_damage(bench: Bench
                 session = bench.store.sessions.handle(f"s{number % 3}")
                 session.commit(turn(number))
                 bench.store.queue.enqueue(holdfast.WorkDraft(session_id=f"s{number % 3}", payloads=[number]))
-                bench.store.processes.register(holdfast.ProcessRegistration(f"p{number}", holdfast.External()))
+                bench.store.processes.register(holdfast.ProcessRegistration(f"p{number}", External()))
                 bench.store.events.append(f"p{number}", "process.waiting", number)
-                bench.store.processes.complete(f"p{number}", holdfast.Completed(number))
+                bench.store.processes.complete(f"p{number}", Completed(number))
                 if number % 10 == 9:
                     bench.store.maintenance.prune(
                         holdfast.RetentionPolicy(keep_revisions=2, terminal_processes_older_than_ms=0)
@@ -281,8 +284,8 @@ def test_many_orphans_of_one_parent_are_one_finding_a_page(bench: Bench) -> None
 def test_a_lease_is_not_left_on_a_deleted_session_or_held_on_an_ended_process(bench: Bench) -> None:
     bench.store.sessions.create("gone")
     bench.store.sessions.delete("gone")
-    bench.store.processes.register(holdfast.ProcessRegistration("p", holdfast.External()))
-    bench.store.processes.complete("p", holdfast.Completed(None))
+    bench.store.processes.register(holdfast.ProcessRegistration("p", External()))
+    bench.store.processes.complete("p", Completed(None))
     bench.write("save_lease", r.LeaseRow("session", "1", None, None, 1, 1, 1))
     bench.write("save_lease", r.LeaseRow("process", "p", "w", HASH, 1, 1, 1))
     assert bench.found() == [

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.events import Const, EventType, Payload, WakeRule, WakesOnceWarning
+from holdfast.observers import Logging
+from holdfast.processes import External
 
-NEWS = holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload(), dedupe=holdfast.Const("once")))
-BUILD = holdfast.ProcessRegistration("build", holdfast.External(), event_types=[NEWS])
+NEWS = EventType("news", wake=WakeRule(Payload(), dedupe=Const("once")))
+BUILD = holdfast.ProcessRegistration("build", External(), event_types=[NEWS])
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -24,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("observed", [False, True], ids=["unobserved", "observed"])
 def test_an_awaited_call_warns_at_its_line_and_each_task_is_warned_of(url: str, observed: bool) -> None:
-    observers = [holdfast.Logging()] if observed else []
+    observers = [Logging()] if observed else []
 
     async def declare() -> int:
         async with await holdfast.open(url, observe=observers) as store:
@@ -35,23 +38,23 @@ def test_an_awaited_call_warns_at_its_line_and_each_task_is_warned_of(url: str, 
             return line
 
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default", holdfast.WakesOnceWarning)
+        warnings.simplefilter("default", WakesOnceWarning)
         line = asyncio.run(declare())
-    places = [(one.filename, one.lineno) for one in caught if issubclass(one.category, holdfast.WakesOnceWarning)]
+    places = [(one.filename, one.lineno) for one in caught if issubclass(one.category, WakesOnceWarning)]
     assert places == [(__file__, line), ("holdfast", 0), ("holdfast", 0)]
 
 
 @pytest.mark.parametrize("observed", [False, True], ids=["unobserved", "observed"])
 def test_a_blocking_call_warns_at_its_line(url: str, observed: bool) -> None:
-    observers = [holdfast.Logging()] if observed else []
+    observers = [Logging()] if observed else []
     with (
         warnings.catch_warnings(record=True) as caught,
         holdfast.open_blocking(url, observe=observers) as store,
     ):
-        warnings.simplefilter("default", holdfast.WakesOnceWarning)
+        warnings.simplefilter("default", WakesOnceWarning)
         for _ in range(2):
             store.processes.register(BUILD)
         store.processes.register(BUILD)
-    told = [one for one in caught if issubclass(one.category, holdfast.WakesOnceWarning)]
+    told = [one for one in caught if issubclass(one.category, WakesOnceWarning)]
     assert [one.filename for one in told] == [__file__, __file__]
     assert told[1].lineno - told[0].lineno == 1

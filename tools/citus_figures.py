@@ -73,7 +73,7 @@ async def loads(store: holdfast.Store, name: str, turns: int) -> float:
     handle = store.sessions.handle(f"one-{name}")
     begun = time.perf_counter()
     for _ in range(turns):
-        await handle.load(holdfast.ActivePath(last=10))
+        await handle.load(holdfast.sessions.ActivePath(last=10))
     return turns / (time.perf_counter() - begun)
 
 
@@ -107,9 +107,11 @@ async def claims_next(store: holdfast.Store, _name: str, turns: int) -> float:
 
 
 async def appends(store: holdfast.Store, name: str, turns: int) -> float:
-    types = [holdfast.EventType("progress")]
+    types = [holdfast.events.EventType("progress")]
     process_id = f"process-{name}"
-    await store.processes.register(holdfast.ProcessRegistration(process_id, holdfast.External(), event_types=types))
+    await store.processes.register(
+        holdfast.ProcessRegistration(process_id, holdfast.processes.External(), event_types=types)
+    )
     begun = time.perf_counter()
     for number in range(turns):
         await store.events.append(process_id, "progress", number)

@@ -104,7 +104,7 @@ async def settle_and_take_next(store: holdfast.Store, _: int) -> None:
 
 
 async def lease(store: holdfast.Store, _: int) -> None:
-    await store.leases.claim(holdfast.OnSession("other"), owner_id="worker")
+    await store.leases.claim(holdfast.leases.OnSession("other"), owner_id="worker")
 
 
 PATHS: dict[str, Call] = {
@@ -129,9 +129,11 @@ async def fill(store: holdfast.Store) -> None:
     await store.sessions.create("other")
     for number in range(1, LONG + 1):
         await store.sessions.handle("long").commit(turn(number))
-    kinds = [holdfast.EventType("progress")]
+    kinds = [holdfast.events.EventType("progress")]
     for name in ("long", "short"):
-        await store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds))
+        await store.processes.register(
+            holdfast.ProcessRegistration(name, holdfast.processes.External(), event_types=kinds)
+        )
     for _ in range(0, LONG, AT_ONCE):
         await asyncio.gather(*(enqueue(store, 0) for _ in range(AT_ONCE)))
         await asyncio.gather(*(append(store, 0) for _ in range(AT_ONCE)))

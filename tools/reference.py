@@ -21,8 +21,10 @@ import holdfast
 from holdfast import store as facets
 from holdfast.cli.commands import Argument, Command
 from holdfast.cli.parser import COMMANDS, COMMON, EXIT_CODES
+from holdfast.public_names import places, value_at
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
+PLACES = places()
 # Examples are laid out for their docstrings. A formatter that reads Markdown must not touch them here.
 REWRITE = "<!-- Written by tools/reference.py from the docstrings: change those, then run it. -->\n<!-- fmt: off -->"
 
@@ -55,7 +57,10 @@ TOPICS = (
         "worker.md",
         "The worker",
         (("worker", holdfast.Worker), ("store.workers", facets.Workers)),
-        ("worker.worker", "worker.retries", "records.workers"),
+        (
+            *("worker.worker", "worker.retries", "worker.jobs", "worker.run", "worker.blocking_run", "worker.tally"),
+            "records.workers",
+        ),
     ),
     Topic("leases.md", "Leases", (("store.leases", facets.Leases),), ("records.leases", "owners")),
     Topic(
@@ -93,8 +98,9 @@ TOPICS = (
 INDEX_HEAD = """\
 # Reference
 
-Every public name, with what a caller may rely on. Words that have a meaning of their own here are in the
-[glossary](../glossary.md).
+Every public name as it is written after `holdfast.`, with what a caller may rely on. The top level has the names that
+most programs need; the others are in the module of their facet, as `events.EventType` is in that of `store.events`.
+Words that have a meaning of their own here are in the [glossary](../glossary.md).
 
 On the async store, put `await` in front of a method. The blocking store has the same methods without it, and the
 examples are written for that one: `store` is a fresh, empty store from `holdfast.open_blocking`.
@@ -146,13 +152,13 @@ def page(topic: Topic) -> str:
         parts.append(tree_of_errors())
     for name, facet in topic.facets:
         parts.extend(facet_section(name, facet))
-    on_this_page = [name for name in holdfast.__all__ if topic_of(name) is topic]
-    shown = {facet.__name__ for _, facet in topic.facets}
-    rest = [name for name in on_this_page if name not in shown]
+    shown = [facet for _, facet in topic.facets]
+    rest = [place for place in PLACES if topic_of(place) is topic and value_at(place) not in shown]
+    rest.sort(key=bare)
     if rest and topic.facets:
         parts.append("## Names")
-    for name in rest:
-        parts.extend(name_section(name, "###" if topic.facets else "##"))
+    for place in rest:
+        parts.extend(name_section(place, "###" if topic.facets else "##"))
     aliases = [line for module in topic.modules for line in aliases_of(f"holdfast.{module}")]
     if aliases:
         parts.extend(["## Words used in types", fenced("text", "\n".join(aliases))])
@@ -166,9 +172,9 @@ def index() -> str:
     parts.append("\n".join(lines))
     parts.append("## Names")
     rows = ["| name | |", "|---|---|"]
-    for name in sorted(holdfast.__all__, key=str.lower):
-        link = f"[`{name}`]({topic_of(name).file}#{anchor(name)})"
-        rows.append(f"| {link} | {summary(documentation(name))} |")
+    for place in sorted(PLACES, key=str.lower):
+        link = f"[`{place}`]({topic_of(place).file}#{anchor(place)})"
+        rows.append(f"| {link} | {summary(documentation(place))} |")
     parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
@@ -177,27 +183,32 @@ def _facet_names(topic: Topic) -> str:
     return ": " + ", ".join(f"`{name}`" for name, _ in topic.facets) if topic.facets else ""
 
 
-def topic_of(name: str) -> Topic:
+def bare(place: str) -> str:
+    """Return the name without its public module."""
+    return place.rpartition(".")[2]
+
+
+def topic_of(place: str) -> Topic:
     """Return the page of a public name, by the module that defines it."""
-    module = module_of(name).removeprefix("holdfast.")
+    module = module_of(place).removeprefix("holdfast.")
     for topic in TOPICS:
         if module in topic.modules:
             return topic
-    raise LookupError(f"no page for {name}: add holdfast.{module} to a topic in {Path(__file__).name}")
+    raise LookupError(f"no page for {place}: add holdfast.{module} to a topic in {Path(__file__).name}")
 
 
-def module_of(name: str) -> str:
-    module = str(getattr(getattr(holdfast, name), "__module__", ""))
+def module_of(place: str) -> str:
+    module = str(getattr(value_at(place), "__module__", ""))
     if module.startswith("holdfast"):
         return module
     # A type alias does not know its module: search the text below it.
     records = [known for known in sys.modules if known.startswith("holdfast.records.")]
-    return next(known for known in sorted(records) if name in documented_constants(known))
+    return next(known for known in sorted(records) if bare(place) in documented_constants(known))
 
 
-def anchor(name: str) -> str:
+def anchor(place: str) -> str:
     """Return the anchor of a name. The classes that are facets are under the facet's name."""
-    return {"Store": "store", "Session": "session", "Turn": "turn", "Worker": "worker"}.get(name, name.lower())
+    return bare(place).lower()
 
 
 # ---------------------------------------------------------------------------- sections
@@ -219,12 +230,14 @@ def facet_section(name: str, facet: type) -> Iterator[str]:
             yield from prose(inspect.getdoc(value) or "")
 
 
-def name_section(name: str, heading: str) -> Iterator[str]:
-    value = getattr(holdfast, name)
-    yield f"{heading} {name}"
-    yield from prose(documentation(name))
+def name_section(place: str, heading: str) -> Iterator[str]:
+    value = value_at(place)
+    yield f"{heading} {bare(place)}"
+    if "." in place:
+        yield f"`holdfast.{place}`"
+    yield from prose(documentation(place))
     if inspect.isfunction(value):
-        yield fenced("text", signature(f"holdfast.{name}", value))
+        yield fenced("text", signature(f"holdfast.{place}", value))
     elif inspect.isclass(value) and issubclass(value, holdfast.HoldfastError):
         yield from error_facts(value)
     elif inspect.isclass(value) and struct_fields(value):
@@ -232,9 +245,9 @@ def name_section(name: str, heading: str) -> Iterator[str]:
         yield from members(value)
 
 
-def documentation(name: str) -> str:
-    below_it = documented_constants(module_of(name)).get(name)
-    return below_it or inspect.getdoc(getattr(holdfast, name)) or ""
+def documentation(place: str) -> str:
+    below_it = documented_constants(module_of(place)).get(bare(place))
+    return below_it or inspect.getdoc(value_at(place)) or ""
 
 
 def error_facts(error: type[holdfast.HoldfastError]) -> Iterator[str]:
@@ -342,8 +355,8 @@ def linked(text: str) -> str:
     """Return the text with each public name linked to its section."""
 
     def link(found: re.Match[str]) -> str:
-        name = found[1]
-        return f"[`{name}`]({topic_of(name).file}#{anchor(name)})" if name in holdfast.__all__ else found[0]
+        place = next((place for place in PLACES if bare(place) == found[1]), None)
+        return f"[`{found[1]}`]({topic_of(place).file}#{anchor(place)})" if place else found[0]
 
     return re.sub(r"`([A-Z]\w+)`", link, text)
 
@@ -413,7 +426,7 @@ def aliases_of(module: str) -> list[str]:
         and isinstance(node.target, ast.Name)
         and node.value is not None
         and ast.unparse(node.annotation) == "TypeAlias"
-        and node.target.id not in holdfast.__all__
+        and node.target.id not in map(bare, PLACES)
     ]
 
 

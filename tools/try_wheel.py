@@ -22,8 +22,9 @@ UV = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
 EVERY_NAME = """
 import sys
 import holdfast
-for name in holdfast.__all__:
-    getattr(holdfast, name)
+from holdfast.public_names import places, value_at
+for place in places():
+    value_at(place)
 assert sys.prefix in holdfast.__file__, holdfast.__file__
 """
 """Run with `-I`: neither this folder nor a variable adds to the path."""

@@ -24,9 +24,9 @@ class Events:
 
     async def register(self, name: str) -> None:
         if name not in self.registered:
-            kinds = [holdfast.EventType("progress")]
+            kinds = [holdfast.events.EventType("progress")]
             await self.store.processes.register(
-                holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds)
+                holdfast.ProcessRegistration(name, holdfast.processes.External(), event_types=kinds)
             )
             self.registered.add(name)
 

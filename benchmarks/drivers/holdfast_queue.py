@@ -31,7 +31,7 @@ class Queue:
         missing = wanted - self.waiting.get(session, 0)
         for first in range(0, missing, 50):
             drafts = [
-                holdfast.WorkDraft(session_id=session, payloads=[f"job {each}"], merge_key=holdfast.Group("any"))
+                holdfast.WorkDraft(session_id=session, payloads=[f"job {each}"], merge_key=holdfast.queue.Group("any"))
                 for each in range(first, min(first + 50, missing))
             ]
             await asyncio.gather(*map(self.store.queue.enqueue, drafts))

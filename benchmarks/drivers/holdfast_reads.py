@@ -61,7 +61,7 @@ class Reads:
             await asyncio.gather(
                 *(
                     self.store.processes.register(
-                        holdfast.ProcessRegistration(f"process-{each:07}", holdfast.External())
+                        holdfast.ProcessRegistration(f"process-{each:07}", holdfast.processes.External())
                     )
                     for each in numbers
                 )
@@ -97,7 +97,7 @@ class Reads:
         """Read the last 50 of a chain."""
 
         async def read(_: None) -> None:
-            view = await self.chain.load(holdfast.ActivePath(last=LAST))
+            view = await self.chain.load(holdfast.sessions.ActivePath(last=LAST))
             assert len(view.graph.nodes) == LAST
 
         return await child.at_once([[None] * reads], read)

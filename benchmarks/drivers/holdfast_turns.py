@@ -113,7 +113,7 @@ class Turns:
     async def _state_chars(self, session: Any, revisions: Sequence[int]) -> int:
         sizes = set()
         for revision in revisions:
-            view = await self._maybe(session.load(holdfast.ActivePath(last=1), at=revision))
+            view = await self._maybe(session.load(holdfast.sessions.ActivePath(last=1), at=revision))
             sizes.add(len(view.checkpoint.turn_state["state"]))
         (size,) = sizes
         return int(size)

@@ -13,7 +13,7 @@ from benchmarks.drivers.holdfast_turns import commit_of
 
 WRITERS = 8
 NODES = 5000
-ONLY = holdfast.Graph([holdfast.Node("only")], "only")
+ONLY = holdfast.sessions.Graph([holdfast.Node("only")], "only")
 
 
 class Upkeep:
@@ -33,7 +33,7 @@ class Upkeep:
                 for each in range(count)
             ]
             await session.commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf=nodes[-1].id)))
-            await session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(ONLY)))
+            await session.commit(holdfast.Commit(graph=holdfast.sessions.ReplaceGraph(ONLY)))
         return facts
 
     async def writes(self, seconds: float) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from holdfast.store.transaction import Marked, TransactionBlock
 from holdfast.store.turn import Turn as AsyncTurn
 from holdfast.wait import NeverSuspends
 
+__all__ = ["BlockingStore", "Session", "Turn"]
+
 P = ParamSpec("P")
 
 

@@ -45,7 +45,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from holdfast.next_step import NextStep, sentence
+from holdfast.next_step import NextStep as NextStep  # noqa: PLC0414 - a public name of this module too
+from holdfast.next_step import sentence
 
 Outcome = Literal["applied", "not_applied", "unknown"]
 
@@ -493,7 +494,3 @@ class Corrupt(HoldfastError):
         self.table = table
         self.key = key
         self.reason = reason
-
-
-class Endless(Corrupt):
-    """Stored rows without an end. For callers it is `Corrupt`; verification does not try to step over them."""

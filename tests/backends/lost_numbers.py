@@ -8,15 +8,17 @@ from functools import partial
 import pytest
 
 import holdfast
+from holdfast.events import Const, EventType, WakeRule
+from holdfast.processes import External
 
 COUNT = 4
 
 
 def check(store: holdfast.BlockingStore, lose: Callable[[str, str], None]) -> None:
     """Lose one row after the other; every reading that sees the hole names the lost row. Pruned rows are no hole."""
-    kinds = [holdfast.EventType("ping", wake=holdfast.WakeRule(input=holdfast.Const(None)))]
+    kinds = [EventType("ping", wake=WakeRule(input=Const(None)))]
     store.processes.register(
-        holdfast.ProcessRegistration("p", holdfast.External(), event_types=kinds, wake_target=holdfast.Scope("chat"))
+        holdfast.ProcessRegistration("p", External(), event_types=kinds, wake_target=holdfast.Scope("chat"))
     )
     session = store.sessions.create("chat")
     for number in range(COUNT + 1):

@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.errors import SchemaTooNew
+from holdfast.processes import External
+from holdfast.sessions import FullGraph
 
 WAIT_S = 60
 STATE = {"kept": "s" * 4_000}
@@ -35,7 +38,7 @@ def fill(path: Path, turns: int = 30) -> None:
                 )
             )
         session.attachments.put(b"a" * 5_000)
-        store.processes.register(holdfast.ProcessRegistration("job", holdfast.External({"x": "y" * 500})))
+        store.processes.register(holdfast.ProcessRegistration("job", External({"x": "y" * 500})))
         store.events.append("job", "process.waiting", 1)
         store.artifacts.put_content("module", b"m" * 5_000)
 
@@ -49,7 +52,7 @@ def use(path: Path) -> list[str]:
         return [type(error).__name__]
     calls: list[Callable[[], object]] = [
         store.sessions.list,
-        lambda: store.sessions.handle("chat").load(holdfast.FullGraph()),
+        lambda: store.sessions.handle("chat").load(FullGraph()),
         lambda: store.sessions.handle("chat").history(limit=1_000),
         lambda: store.queue.claim("chat", owner_id="w"),
         lambda: store.events.after("job"),
@@ -256,7 +259,7 @@ def test_any_flipped_byte_is_noticed_or_harmless_to_checkpoints(tmp_path: Path) 
         for leftover in tmp_path.glob("damaged.db*"):
             leftover.unlink()
     assert holdfast.Corrupt in kinds
-    assert kinds <= {holdfast.Corrupt, holdfast.Incompatible, holdfast.SchemaTooNew, holdfast.Unavailable}
+    assert kinds <= {holdfast.Corrupt, holdfast.Incompatible, SchemaTooNew, holdfast.Unavailable}
 
 
 @pytest.mark.parametrize("damage", ["truncated", "overwritten", "removed", "log removed", "log overwritten"])
@@ -278,7 +281,7 @@ def test_a_file_that_is_damaged_while_it_is_open_raises_nothing_but_our_errors(t
     else:
         log.write_bytes(os.urandom(log.stat().st_size))
     calls: list[Callable[[], object]] = [
-        lambda: session.load(holdfast.FullGraph()),
+        lambda: session.load(FullGraph()),
         lambda: session.commit(holdfast.Commit(config="x" * 100_000)),
         store.maintenance.verify,
         store.maintenance.stats,

@@ -72,7 +72,7 @@ def test_a_commit_that_was_cancelled_while_it_ran_binds_its_handle(tmp_path: Pat
         clock.open.set()
         # Submitted after it, and so done after it.
         await store.sessions.create("later")
-        with pytest.raises(holdfast.SessionBindingConflict):
+        with pytest.raises(holdfast.errors.SessionBindingConflict):
             await handle.commit(turn("second"))
         assert await store.sessions.handle("second").load() is None
         assert (await handle.commit(turn("first"))).revision == 2
@@ -90,7 +90,7 @@ def test_a_commit_that_comes_while_a_cancelled_one_still_runs_is_held_to_its_ses
         second = asyncio.create_task(handle.commit(turn("second")))
         await asyncio.sleep(0)
         clock.open.set()
-        with pytest.raises(holdfast.SessionBindingConflict):
+        with pytest.raises(holdfast.errors.SessionBindingConflict):
             await second
         assert await store.sessions.handle("second").load() is None
         assert (await handle.commit(turn("first"))).revision == 2
@@ -122,7 +122,7 @@ def test_a_refused_commit_binds_nothing(url: str) -> None:
         with pytest.raises(holdfast.HeadConflict):
             handle.commit(holdfast.Commit(session_id="first", expected_revision=7))
         assert handle.commit(turn("second")).revision == 1
-        with pytest.raises(holdfast.SessionBindingConflict):
+        with pytest.raises(holdfast.errors.SessionBindingConflict):
             handle.commit(turn("first"))
 
 

@@ -14,6 +14,10 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.errors import StoreClosed
+from holdfast.events import EventType
+from holdfast.leases import Lease, OnProcess, OnSession
+from holdfast.processes import Completed, External
 from holdfast.testing.contract.bench import PATIENCE_S, at_once, in_background
 
 LONG_MS = PATIENCE_S * 1000
@@ -134,10 +138,10 @@ def test_sixteen_threads_use_every_facet_at_once(store: holdfast.BlockingStore) 
         assert [one.batch_id for one in claim.batches] == [batch.batch_id]
         ref = session.attachments.put(b"%d" % number)
         session.commit(holdfast.Commit(completes=[claim], attachments=[ref.id]))
-        store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration(name, External()))
         store.grants.grant(holdfast.Scope(name), name)
-        lease = store.leases.claim(holdfast.OnProcess(name), owner_id=name)
-        store.processes.complete(name, holdfast.Completed(number), lease=lease)
+        lease = store.leases.claim(OnProcess(name), owner_id=name)
+        store.processes.complete(name, Completed(number), lease=lease)
         store.triggers.emit("cron", name, idempotency_key="once")
         store.artifacts.put("module", name, b"%d" % number)
         [event] = store.events.follow(name)
@@ -152,11 +156,11 @@ def test_sixteen_threads_use_every_facet_at_once(store: holdfast.BlockingStore) 
 
 
 def test_one_lease_goes_to_one_of_sixteen_threads(store: holdfast.BlockingStore) -> None:
-    resource = holdfast.OnSession("chat")
+    resource = OnSession("chat")
     outcomes = at_once(
         *[lambda number=number: store.leases.claim(resource, owner_id=f"w{number}") for number in range(THREADS)]
     )
-    assert sum(isinstance(outcome, holdfast.Lease) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, Lease) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, holdfast.LeaseHeld) for outcome in outcomes) == THREADS - 1
 
 
@@ -164,8 +168,8 @@ def test_one_lease_goes_to_one_of_sixteen_threads(store: holdfast.BlockingStore)
 
 
 def progress_process(store: holdfast.BlockingStore) -> None:
-    kinds = [holdfast.EventType("progress")]
-    store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds))
+    kinds = [EventType("progress")]
+    store.processes.register(holdfast.ProcessRegistration("build", External(), event_types=kinds))
 
 
 def test_follow_is_an_iterator_that_gives_each_event_as_it_comes_and_ends_with_the_process(
@@ -183,7 +187,7 @@ def test_follow_is_an_iterator_that_gives_each_event_as_it_comes_and_ends_with_t
     when_watched(backend, rest)
     store.events.append("build", "progress", 2)
     when_watched(backend, rest)
-    store.processes.complete("build", holdfast.Completed())
+    store.processes.complete("build", Completed())
     assert rest.result(PATIENCE_S) == ["progress", "process.completed"]
     assert list(store.events.follow("build", after=2)) == list(store.events.after("build", 2))
 
@@ -234,7 +238,7 @@ def test_closing_the_store_ends_a_wait_with_store_closed(url: str, wait: str, mo
     waiter = in_background(lambda: WAITS[wait](store))
     when_watched(backend, waiter)
     store.close()
-    with pytest.raises(holdfast.StoreClosed):
+    with pytest.raises(StoreClosed):
         waiter.result(PATIENCE_S)
     assert not backend._signals.watched
 
@@ -267,7 +271,7 @@ CALLS: dict[str, Callable[[holdfast.BlockingStore], Any]] = {
     "processes.wait": lambda store: store.processes.wait("build", timeout_ms=LONG_MS),
     "events.follow": lambda store: next(store.events.follow("build")),
     "grants.has": lambda store: store.grants.has(holdfast.Scope("chat"), "build"),
-    "leases.claim": lambda store: store.leases.claim(holdfast.OnSession("chat"), owner_id="w"),
+    "leases.claim": lambda store: store.leases.claim(OnSession("chat"), owner_id="w"),
     "triggers.list": lambda store: store.triggers.list(),
     "schedules.list": lambda store: store.schedules.list(),
     "schedules.wait_next": lambda store: store.schedules.wait_next(timeout_ms=LONG_MS),
@@ -283,7 +287,7 @@ CALLS: dict[str, Callable[[holdfast.BlockingStore], Any]] = {
 def test_a_closed_store_refuses_every_call(url: str, call: str) -> None:
     store = holdfast.open_blocking(url)
     store.close()
-    with pytest.raises(holdfast.StoreClosed) as info:
+    with pytest.raises(StoreClosed) as info:
         CALLS[call](store)
     assert (info.value.retryable, info.value.outcome) == (False, "not_applied")
 
@@ -305,7 +309,7 @@ def test_what_was_accepted_before_a_close_is_either_stored_or_refused(tmp_path: 
 
     outcomes = at_once(*[lambda number=number: commit(number) for number in range(THREADS - 1)], store.close)
     accepted = [outcome for outcome in outcomes if isinstance(outcome, int)]
-    refused = [outcome for outcome in outcomes if isinstance(outcome, holdfast.StoreClosed)]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, StoreClosed)]
     assert len(accepted) + len(refused) == THREADS - 1
     with holdfast.open_blocking(path) as again:
         history = again.sessions.handle("chat").history()
@@ -328,10 +332,8 @@ async def watched(backend: Any) -> None:
 def test_a_cancelled_task_leaves_no_watcher_behind(url: str, wait: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with holdfast.open(url) as store:
-            kinds = [holdfast.EventType("progress")]
-            await store.processes.register(
-                holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds)
-            )
+            kinds = [EventType("progress")]
+            await store.processes.register(holdfast.ProcessRegistration("build", External(), event_types=kinds))
             backend: Any = announce_watches(store, monkeypatch)
 
             async def waiting() -> object:
@@ -363,9 +365,9 @@ def test_closing_an_async_store_ends_a_wait_with_store_closed(url: str, monkeypa
         task = asyncio.create_task(store.queue.wait("chat", timeout_ms=LONG_MS))
         await watched(backend)
         await store.close()
-        with pytest.raises(holdfast.StoreClosed):
+        with pytest.raises(StoreClosed):
             await asyncio.wait_for(task, PATIENCE_S)
-        with pytest.raises(holdfast.StoreClosed):
+        with pytest.raises(StoreClosed):
             await store.sessions.list()
 
     asyncio.run(main())

@@ -16,6 +16,10 @@ import holdfast
 from holdfast.backends.postgres import listener as listening
 from holdfast.backends.postgres.caller_transaction import SAFE_IN_A_SNAPSHOT, SETTINGS
 from holdfast.backends.postgres.connection import statements_of
+from holdfast.events import EventType
+from holdfast.leases import OnSession
+from holdfast.processes import Completed, External
+from holdfast.triggers import SubscriptionDraft
 
 WORK = holdfast.WorkDraft(session_id="chat", payloads=["ship it"])
 SNAPSHOTS = ["repeatable_read", "serializable"]
@@ -105,13 +109,13 @@ def test_every_setting_that_the_store_sets_anywhere_is_proven_unchanged() -> Non
 @pytest.mark.parametrize("isolation", SNAPSHOTS)
 def test_every_operation_that_a_turn_needs_runs_in_a_snapshot(clean_postgres_url: str, isolation: str) -> None:
     async def case(store: Any, connection: Any) -> None:
-        kinds = [holdfast.EventType("progress")]
-        draft = holdfast.SubscriptionDraft(source_type="mail", source_key="inbox", target=holdfast.External())
+        kinds = [EventType("progress")]
+        draft = SubscriptionDraft(source_type="mail", source_key="inbox", target=External())
         await store.triggers.subscribe(draft)
-        lease = await store.leases.claim(holdfast.OnSession("chat"), owner_id="me", ttl_ms=60_000)
+        lease = await store.leases.claim(OnSession("chat"), owner_id="me", ttl_ms=60_000)
         async with connection.transaction(isolation=isolation):
             within = store.within(connection)
-            await within.processes.register(holdfast.ProcessRegistration("p", holdfast.External(), event_types=kinds))
+            await within.processes.register(holdfast.ProcessRegistration("p", External(), event_types=kinds))
             await within.events.append("p", "progress", {"at": 1}, replay_key="one")
             await within.triggers.emit("mail", "inbox", idempotency_key="one")
             await within.queue.enqueue(WORK)
@@ -119,7 +123,7 @@ def test_every_operation_that_a_turn_needs_runs_in_a_snapshot(clean_postgres_url
             await session.add_nodes([holdfast.Node("note")])
             checkpoint = holdfast.Checkpoint(turn_state={"n": 1})
             await session.commit(holdfast.Commit(turn_id="t", checkpoint=checkpoint, lease=lease, enqueues=[WORK]))
-            await within.processes.complete("p", holdfast.Completed())
+            await within.processes.complete("p", Completed())
             assert (await session.load()).checkpoint.turn_state == {"n": 1}
         assert (await store.sessions.handle("chat").load()).revision == 1
         assert await queued(store) == 2
@@ -151,12 +155,12 @@ def test_a_lost_race_in_a_snapshot_is_unavailable_and_not_run_again(clean_postgr
 @pytest.mark.parametrize("isolation", SNAPSHOTS)
 def test_a_lease_that_was_taken_over_after_the_snapshot_still_fences(clean_postgres_url: str, isolation: str) -> None:
     async def case(store: Any, connection: Any) -> None:
-        mine = await store.leases.claim(holdfast.OnSession("chat"), owner_id="me", ttl_ms=60_000)
+        mine = await store.leases.claim(OnSession("chat"), owner_id="me", ttl_ms=60_000)
         transaction = connection.transaction(isolation=isolation)
         await transaction.start()
         await connection.fetch("SELECT 1")
         await store.leases.release(mine)
-        await store.leases.claim(holdfast.OnSession("chat"), owner_id="another", ttl_ms=60_000)
+        await store.leases.claim(OnSession("chat"), owner_id="another", ttl_ms=60_000)
         with pytest.raises(holdfast.Unavailable):
             await store.within(connection).sessions.handle("chat").commit(holdfast.Commit(turn_id="t", lease=mine))
         await transaction.rollback()

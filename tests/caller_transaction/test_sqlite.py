@@ -243,7 +243,7 @@ def test_a_closed_store_is_closed_inside_a_transaction_too(path: Path, connect: 
     connection.execute("BEGIN IMMEDIATE")
     within = store.within(connection)
     store.close()
-    with pytest.raises(holdfast.StoreClosed):
+    with pytest.raises(holdfast.errors.StoreClosed):
         within.queue.enqueue(WORK)
     connection.execute("ROLLBACK")
 

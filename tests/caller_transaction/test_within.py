@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.errors import SourceKeyConflict
+from holdfast.events import EventType
+from holdfast.processes import External
+from holdfast.triggers import SubscriptionDraft
 
 WAITER = Path(__file__).with_name("waiter.py")
 PATIENCE_S = 30
 
 
 def prepare(app: Any) -> None:
-    kinds = [holdfast.EventType("progress")]
-    app.call(app.store.processes.register(holdfast.ProcessRegistration("p", holdfast.External(), event_types=kinds)))
-    draft = holdfast.SubscriptionDraft(source_type="mail", source_key="inbox", target=holdfast.External())
+    kinds = [EventType("progress")]
+    app.call(app.store.processes.register(holdfast.ProcessRegistration("p", External(), event_types=kinds)))
+    draft = SubscriptionDraft(source_type="mail", source_key="inbox", target=External())
     app.call(app.store.triggers.subscribe(draft))
 
 
@@ -112,7 +116,7 @@ def test_a_refused_operation_leaves_no_trace_and_the_transaction_goes_on(app: An
     with pytest.raises(holdfast.HeadConflict) as conflict:
         app.call(session.commit(turn("late", expected_revision=7, enqueues=[follow_up])))
     assert (conflict.value.expected, conflict.value.actual) == (7, 0)
-    with pytest.raises(holdfast.SourceKeyConflict):
+    with pytest.raises(SourceKeyConflict):
         app.call(within.queue.enqueue(work("taken", "other")))
     with pytest.raises(holdfast.UnknownProcess):
         app.call(within.events.append("nobody", "progress"))

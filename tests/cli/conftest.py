@@ -11,7 +11,12 @@ import pytest
 
 import holdfast
 from holdfast.cli import main
+from holdfast.events import EventType
+from holdfast.processes import External
+from holdfast.queue import Group
+from holdfast.sessions import AgentFrame
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import SubscriptionDraft
 
 NOW = 1_700_000_000_000
 
@@ -86,7 +91,7 @@ def filled(url: str) -> Filled:
                 graph=holdfast.Append(path, leaf="n2"),
                 checkpoint=holdfast.Checkpoint(turn_state={"n": 1}, execution_state=b"\x00\xff"),
                 config={"mode": "fast"},
-                frames=[holdfast.AgentFrame("f1", execution_state=b"stack")],
+                frames=[AgentFrame("f1", execution_state=b"stack")],
                 current_frame_id="f1",
                 usage=[holdfast.Usage("turn", "some-model", input_tokens=3, cached_input_tokens=1)],
                 attachments=[ref.id],
@@ -98,16 +103,12 @@ def filled(url: str) -> Filled:
         chat.attachments.put(b"loose")
         chat.attachments.record_intent("far", uri="s3://bucket/far", media_type="image/png", byte_count=5)
         keyed = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[{"x": 1}], source_key="key-1"))
-        plain = store.queue.enqueue(
-            holdfast.WorkDraft(session_id="chat", payloads=["y"], merge_key=holdfast.Group("g"))
-        )
+        plain = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["y"], merge_key=Group("g")))
         store.sessions.fork("chat", into="fork", at="n1", owner="bob")
-        kinds = [holdfast.EventType("progress"), holdfast.EventType("signal.go")]
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External({"l": 1}), event_types=kinds))
+        kinds = [EventType("progress"), EventType("signal.go")]
+        store.processes.register(holdfast.ProcessRegistration("build", External({"l": 1}), event_types=kinds))
         store.events.append("build", "progress", {"percent": 50})
         store.triggers.subscribe(
-            holdfast.SubscriptionDraft(
-                source_type="cron", source_key="daily", target=holdfast.External(), name="morning"
-            )
+            SubscriptionDraft(source_type="cron", source_key="daily", target=External(), name="morning")
         )
     return Filled(keyed.batch_id, plain.batch_id)

@@ -14,6 +14,14 @@ import holdfast
 from holdfast.backends.postgres import driver_errors as postgres
 from holdfast.backends.sqlite import driver_errors as sqlite
 from holdfast.cli import advice, commands, parser
+from holdfast.errors import (
+    ImportRefused,
+    OccurrenceConflict,
+    PoolTimeout,
+    ReplayConflict,
+    SchemaMissing,
+    UnknownDelivery,
+)
 from holdfast.next_step import NextStep
 from holdfast.records.limits import WIDE
 from holdfast.rules.attachments import MISSING, OUTSIDE
@@ -28,10 +36,10 @@ ERRORS = [
     holdfast.SessionExists("chat"),
     holdfast.UnknownProcess("build"),
     holdfast.AlreadyTerminal("build", "completed"),
-    holdfast.ReplayConflict("build", "key"),
-    holdfast.OccurrenceConflict("cron", "daily", "key"),
-    holdfast.SchemaMissing(0, 1),
-    holdfast.SchemaMissing(1, 2),
+    ReplayConflict("build", "key"),
+    OccurrenceConflict("cron", "daily", "key"),
+    SchemaMissing(0, 1),
+    SchemaMissing(1, 2),
     *(holdfast.Unavailable(text, *steps) for _, text, *steps in (*sqlite.ADVICE, *postgres.ADVICE)),
     *(holdfast.InvalidRequest(field, "is wrong") for field in advice.FIELDS),
 ]
@@ -46,10 +54,10 @@ def test_an_error_says_what_can_be_done_here() -> None:
 
 OF_TWO_STORES = [
     holdfast.SessionDeleted("chat"),
-    holdfast.OccurrenceConflict("cron", "daily", "key"),
-    holdfast.ReplayConflict("build", "key"),
-    holdfast.UnknownDelivery("occurrence", "subscription"),
-    holdfast.ImportRefused("session 'chat' was deleted here", ANOTHER_ID),
+    OccurrenceConflict("cron", "daily", "key"),
+    ReplayConflict("build", "key"),
+    UnknownDelivery("occurrence", "subscription"),
+    ImportRefused("session 'chat' was deleted here", ANOTHER_ID),
     holdfast.Corrupt("attachment_objects", "1", *MISSING[OUTSIDE]),
 ]
 
@@ -87,10 +95,10 @@ def test_a_step_that_a_shell_does_not_offer_is_left_out() -> None:
         NextStep("raise", "options.max_connections"),
         NextStep("raise", "options.lock_timeout_ms"),
     )
-    error = holdfast.PoolTimeout("all are in use", *steps)
+    error = PoolTimeout("all are in use", *steps)
     assert str(error) == "all are in use: retry, or raise options.max_connections, or raise options.lock_timeout_ms"
     assert advice.said(error) == "all are in use: retry, or raise --patience"
-    assert advice.said(holdfast.PoolTimeout("all are in use", steps[1])) == "all are in use"
+    assert advice.said(PoolTimeout("all are in use", steps[1])) == "all are in use"
 
 
 def test_an_empty_url_does_not_lead_to_another_store(run: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,8 +178,10 @@ def test_what_destroys_is_refused_without_a_terminal_and_without_yes(
     file = tmp_path / "a.db"
     with holdfast.open_blocking(file) as store:
         store.sessions.create("chat")
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
-        store.triggers.subscribe(holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration("build", holdfast.processes.External()))
+        store.triggers.subscribe(
+            holdfast.triggers.SubscriptionDraft(source_type="cron", target=holdfast.processes.External())
+        )
         store.schedules.put("nightly", "0 3 * * *")
         dead, batch = (
             store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[number])).batch_id for number in (1, 2)

@@ -16,7 +16,11 @@ import pytest
 import holdfast
 from holdfast.backends.sqlite import backend, schema_setup
 from holdfast.cli import sessions as cli_sessions
+from holdfast.errors import StoreMissing
+from holdfast.leases import OnSession
 from holdfast.paging import every
+from holdfast.processes import Completed, External
+from holdfast.sessions import Graph, ReplaceGraph
 from holdfast.testing.clock import ManualClock
 
 NOW = 1_700_000_000_000
@@ -123,7 +127,7 @@ def test_a_mistyped_name_is_said_with_those_that_are_there(run: Any, tmp_path: P
     )
     said = run("status", "--url", tmp_path / "no folder" / "agent.db")
     assert f"there is no file {tmp_path / 'no folder' / 'agent.db'}: check the name" in said.err
-    with pytest.raises(holdfast.StoreMissing, match="did you mean") as caught:
+    with pytest.raises(StoreMissing, match="did you mean") as caught:
         holdfast.open_blocking(tmp_path / "agnet.db", options=holdfast.SqliteOptions(migrate=False))
     assert caught.value.similar == (str(tmp_path / "agent.db"),)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["agent.db", "agnt.db"]
@@ -345,7 +349,7 @@ def test_a_graph_that_is_replaced_while_it_is_drawn_is_drawn_anew(
                 if number == 100 and left:
                     left -= 1
                     nodes = tuple(holdfast.Node(name, parent=None, payload=left) for name in names)
-                    session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(nodes, "n0"))))
+                    session.commit(holdfast.Commit(graph=ReplaceGraph(Graph(nodes, "n0"))))
                 yield one
 
         monkeypatch.setattr(cli_sessions, "every", meanwhile)
@@ -453,8 +457,8 @@ def test_a_batch_that_cannot_be_cancelled_is_named_before_the_question(on: Any, 
         store.sessions.create("chat")
         batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1], source_key="once"))
         store.queue.cancel("chat", batch.batch_id)
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
-        store.processes.complete("build", holdfast.Completed())
+        store.processes.register(holdfast.ProcessRegistration("build", External()))
+        store.processes.complete("build", Completed())
     said = on("queue", "cancel", "chat", batch.batch_id)
     assert (said.code, "was not cancelled" in said.err) == (1, True)
     said = on("processes", "cancel", "build")
@@ -757,7 +761,7 @@ def test_doctor_finds_nothing_in_a_store_that_is_in_order(run: Any, tmp_path: Pa
 def test_doctor_names_what_is_dangerous_and_what_waits(on: Any, filled: Any, url: str) -> None:
     # Every row in the store dates from 2023.
     with holdfast.open_blocking(url, clock=ManualClock(NOW)) as store:
-        store.leases.claim(holdfast.OnSession("chat"), owner_id="w")
+        store.leases.claim(OnSession("chat"), owner_id="w")
         store.triggers.emit("cron", "daily", idempotency_key="monday")
     said = on("doctor", "--json")
     assert said.code == 1
@@ -851,7 +855,7 @@ def test_tail_of_a_session_shows_its_first_work_long_before_the_next_look(
 
 def test_tail_of_a_process_ends_with_it(on: Any, filled: Any, url: str) -> None:
     with holdfast.open_blocking(url) as store:
-        store.processes.complete("build", holdfast.Completed(42))
+        store.processes.complete("build", Completed(42))
     said = on("tail", "--process", "build", "--from-start")
     assert said.code == 0
     first, last = said.out.splitlines()

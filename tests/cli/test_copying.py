@@ -10,7 +10,13 @@ import pytest
 from tests.cli.failing import until_it_is_done
 
 import holdfast
+from holdfast.artifacts import ArtifactSummary
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.grants import HandleDescriptor
+from holdfast.leases import OnProcess
+from holdfast.processes import BySession, Completed, External, Failed, Run
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import SubscriptionDraft, registration_for
 
 
 def fill(url: str) -> None:
@@ -20,42 +26,40 @@ def fill(url: str) -> None:
         session = store.sessions.create("chat")
         session.commit(holdfast.Commit(turn_id="t1", graph=holdfast.Append([holdfast.Node("n1")], leaf="n1")))
         kinds = [
-            holdfast.EventType("progress"),
-            holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload())),
+            EventType("progress"),
+            EventType("news", wake=WakeRule(input=Payload())),
         ]
         for name in ("running", "done", "failed"):
             clock.advance(1_000)
             store.processes.register(
                 holdfast.ProcessRegistration(
-                    name, holdfast.External({"n": name}), event_types=kinds, wake_target=holdfast.Scope("chat")
+                    name, External({"n": name}), event_types=kinds, wake_target=holdfast.Scope("chat")
                 )
             )
             for number in range(3):
                 clock.advance(10)
                 store.events.append(name, "progress", {"percent": number}, replay_key=f"k{number}")
             store.events.append(name, "news", f"{name} has news")
-        store.processes.complete("done", holdfast.Completed({"ok": True}))
-        store.processes.complete("failed", holdfast.Failed("no luck"))
-        store.grants.grant(holdfast.Scope("chat"), "running", holdfast.HandleDescriptor(label="mine"))
+        store.processes.complete("done", Completed({"ok": True}))
+        store.processes.complete("failed", Failed("no luck"))
+        store.grants.grant(holdfast.Scope("chat"), "running", HandleDescriptor(label="mine"))
         store.grants.grant(holdfast.Scope("chat", "frame"), "done")
-        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
-        gone = holdfast.SubscriptionDraft(
-            source_type="cron", target=holdfast.External(), registrant=holdfast.BySession(holdfast.Scope("gone"))
-        )
+        draft = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
+        gone = SubscriptionDraft(source_type="cron", target=External(), registrant=BySession(holdfast.Scope("gone")))
         store.triggers.subscribe(gone)
         for _ in range(3):
             store.triggers.subscribe(draft)
         store.triggers.forget_session("gone")
         store.triggers.cancel("trigger:4")
         one, two = store.triggers.emit("cron", "daily", idempotency_key="1", payload=[1]).deliveries
-        store.processes.register(holdfast.registration_for(one))
+        store.processes.register(registration_for(one))
         store.triggers.mark_failed(two, "no")
         store.triggers.emit("cron", "daily", idempotency_key="2")
-        store.schedules.put("nightly", "0 3 * * *", tz="Europe/Vienna", run=holdfast.Run("report"))
+        store.schedules.put("nightly", "0 3 * * *", tz="Europe/Vienna", run=Run("report"))
         store.artifacts.put("module", "main", b"code")
         store.artifacts.put_content("environment", b"{}" * 5_000)
     with holdfast.open_blocking(url) as store:
-        store.leases.claim(holdfast.OnProcess("running"), owner_id="worker")
+        store.leases.claim(OnProcess("running"), owner_id="worker")
 
 
 def facts(url: str) -> dict[str, Any]:
@@ -80,7 +84,7 @@ def facts(url: str) -> dict[str, Any]:
         }
 
 
-def data_of(store: holdfast.BlockingStore, one: holdfast.ArtifactSummary) -> bytes:
+def data_of(store: holdfast.BlockingStore, one: ArtifactSummary) -> bytes:
     found = store.artifacts.get(one.kind, one.ref)
     assert found is not None
     return found.data
@@ -125,7 +129,7 @@ def test_everything_moves_to_postgresql_and_back_equal(
     for url in (clean_postgres_url, back):
         assert run("verify", "--url", url).code == 0
         with holdfast.open_blocking(url) as store:
-            assert store.leases.claim(holdfast.OnProcess("running"), owner_id="another").owner_id == "another"
+            assert store.leases.claim(OnProcess("running"), owner_id="another").owner_id == "another"
 
 
 def test_a_second_run_copies_nothing(run: Any, source: str, tmp_path: Path) -> None:
@@ -161,9 +165,9 @@ def test_a_copy_that_fails_at_any_write_goes_on_and_ends_equal(
 def test_what_is_in_the_way_is_refused_by_name_and_the_rest_is_copied(run: Any, source: str, tmp_path: Path) -> None:
     target = str(tmp_path / "target.db")
     with holdfast.open_blocking(target) as store:
-        store.processes.register(holdfast.ProcessRegistration("running", holdfast.External({"another": 1})))
+        store.processes.register(holdfast.ProcessRegistration("running", External({"another": 1})))
         store.artifacts.put("module", "main", b"other code")
-        draft = holdfast.SubscriptionDraft(source_type="mine", target=holdfast.External())
+        draft = SubscriptionDraft(source_type="mine", target=External())
         for _ in range(2):
             store.triggers.subscribe(draft)
     said = run("copy", "--from", source, "--to", target, "--json")
@@ -184,7 +188,7 @@ def test_a_process_that_went_on_after_it_was_copied_is_refused(run: Any, source:
     run("init", "--url", target)
     run("copy", "--from", source, "--to", target)
     with holdfast.open_blocking(source) as store:
-        store.processes.complete("running", holdfast.Completed())
+        store.processes.complete("running", Completed())
     said = run("copy", "--from", source, "--to", target, "--json")
     assert (said.code, [one["id"] for one in said.json["refused"]]) == (1, ["running"])
 

@@ -27,7 +27,7 @@ def facts(url: str, session_id: str) -> dict[str, Any]:
     """Return everything that a move promises to keep."""
     with holdfast.open_blocking(url) as store:
         session = store.sessions.handle(session_id)
-        view = session.load(holdfast.FullGraph())
+        view = session.load(holdfast.sessions.FullGraph())
         assert view is not None
         attachments = {}
         for ref in session.attachments.list():
@@ -320,7 +320,7 @@ def test_what_was_never_committed_moves_too_and_what_is_nothing_is_left(run: Any
     with holdfast.open_blocking(source) as store:
         store.sessions.handle("nodes").add_nodes([holdfast.Node("n1")])
         store.queue.enqueue(holdfast.WorkDraft(session_id="work", payloads=[1]))
-        store.leases.claim(holdfast.OnSession("leased"), owner_id="worker")
+        store.leases.claim(holdfast.leases.OnSession("leased"), owner_id="worker")
     assert run("copy", "--from", source, "--to", other, "--json").json["copied"] == ["nodes", "work"]
     again = run("copy", "--from", source, "--to", other, "--json").json
     assert (again["copied"], again["already_there"]) == ([], 3)

@@ -19,7 +19,7 @@ def declared(url: str) -> None:
         work = holdfast.WorkDraft(session_id="reports", payloads=[{}], kind="report")
         store.schedules.put("nightly", "0 3 * * *", work=work)
         store.schedules.put("tick", "0 4 * * *", tz="Asia/Tokyo")
-        store.schedules.put("weekly", "0 5 * * MON", run=holdfast.Run("report"))
+        store.schedules.put("weekly", "0 5 * * MON", run=holdfast.processes.Run("report"))
 
 
 @pytest.mark.usefixtures("declared")

@@ -16,6 +16,8 @@ import pytest
 
 import holdfast
 from holdfast.cli import stores, tail
+from holdfast.events import EventType
+from holdfast.processes import Completed, External
 from holdfast.testing.clock import ManualClock
 
 MINUTE_MS = 60_000
@@ -29,8 +31,8 @@ def told(said: Any) -> list[dict[str, Any]]:
 def test_events_of_processes_that_have_ended_are_shown(on: Any, url: str) -> None:
     with holdfast.open_blocking(url) as store:
         for name in ("one", "two"):
-            store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
-            store.processes.complete(name, holdfast.Completed())
+            store.processes.register(holdfast.ProcessRegistration(name, External()))
+            store.processes.complete(name, Completed())
     shown = told(on("tail", "--since", "1h", "--for", "1ms", "--json"))
     assert [(one["process_id"], one["event"]["type"]) for one in shown] == [
         ("one", "process.completed"),
@@ -41,8 +43,8 @@ def test_events_of_processes_that_have_ended_are_shown(on: Any, url: str) -> Non
 
 def test_one_process_is_shown_since_a_time_as_well(on: Any, url: str) -> None:
     with holdfast.open_blocking(url) as store:
-        store.processes.register(holdfast.ProcessRegistration("one", holdfast.External()))
-        store.processes.complete("one", holdfast.Completed())
+        store.processes.register(holdfast.ProcessRegistration("one", External()))
+        store.processes.complete("one", Completed())
     assert len(told(on("tail", "--process", "one", "--since", "1h", "--json"))) == 1
     assert told(on("tail", "--process", "one", "--for", "1ms", "--json")) == []
 
@@ -52,9 +54,9 @@ def test_a_process_that_began_and_ended_between_two_looks_is_seen_once(url: str)
     with holdfast.open_blocking(url, clock=clock) as store:
         logs = tail.Logs(store, store.now_ms())
         assert list(logs.news()) == []
-        store.processes.register(holdfast.ProcessRegistration("short", holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration("short", External()))
         clock.advance(1)
-        store.processes.complete("short", holdfast.Completed())
+        store.processes.complete("short", Completed())
         assert [one["process_id"] for one in logs.news()] == ["short"]
         assert list(logs.news()) == []
         clock.advance(MINUTE_MS)
@@ -70,8 +72,8 @@ def test_more_changes_than_one_look_takes_are_all_shown_once(url: str, monkeypat
         since_ms = store.now_ms()
         for name in names:
             store.sessions.handle(name).commit(holdfast.Commit(turn_id="t"))
-            store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
-            store.processes.complete(name, holdfast.Completed())
+            store.processes.register(holdfast.ProcessRegistration(name, External()))
+            store.processes.complete(name, Completed())
         turns, logs = tail.Turns(store, None, since_ms), tail.Logs(store, since_ms)
         shown = [[one.get("session_id") or one["process_id"] for one in look.news()] for look in (turns, logs) * 6]
         assert not turns.behind
@@ -123,11 +125,11 @@ def test_all_events_of_one_log_since_a_time_are_shown_however_many(
     monkeypatch.setattr(tail, "MOST", 4)
     monkeypatch.setattr(tail, "PAGE", 2)
     with holdfast.open_blocking(url) as store:
-        kinds = [holdfast.EventType("progress")]
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds))
+        kinds = [EventType("progress")]
+        store.processes.register(holdfast.ProcessRegistration("build", External(), event_types=kinds))
         for number in range(10):
             store.events.append("build", "progress", number)
-        store.processes.complete("build", holdfast.Completed())
+        store.processes.complete("build", Completed())
     for which in (["--for", "1ms"], ["--process", "build"]):
         shown = told(on("tail", *which, "--since", "1h", "--json"))
         assert [one["event"]["sequence"] for one in shown] == list(range(1, 12))
@@ -135,7 +137,7 @@ def test_all_events_of_one_log_since_a_time_are_shown_however_many(
 
 # Concurrent writes during a poll.
 
-KINDS = [holdfast.EventType("progress"), holdfast.EventType("late", after_terminal=True)]
+KINDS = [EventType("progress"), EventType("late", after_terminal=True)]
 
 
 def afterwards(patch: pytest.MonkeyPatch, facet: Any, name: str, write: Callable[[], object]) -> None:
@@ -153,7 +155,7 @@ def afterwards(patch: pytest.MonkeyPatch, facet: Any, name: str, write: Callable
 def test_what_is_written_between_listing_and_reading_is_shown_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open_blocking(url) as store, holdfast.open_blocking(url) as writer:
         since_ms = store.now_ms()
-        writer.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=KINDS))
+        writer.processes.register(holdfast.ProcessRegistration("build", External(), event_types=KINDS))
         turns, logs = tail.Turns(store, None, since_ms), tail.Logs(store, since_ms)
         session = writer.sessions.create("chat")
         with monkeypatch.context() as patch:
@@ -177,14 +179,14 @@ def test_nothing_is_shown_again_once_it_was_forgotten(url: str) -> None:
                 (one["what"], one["event"].sequence if "event" in one else one["revision"].revision) for one in shown
             ]
 
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=KINDS))
-        store.processes.complete("build", holdfast.Completed())
+        store.processes.register(holdfast.ProcessRegistration("build", External(), event_types=KINDS))
+        store.processes.complete("build", Completed())
         session = store.sessions.create("chat")
         session.commit(holdfast.Commit())
         assert news() == [("event", 1), ("turn", 1)]
         clock.advance(MINUTE_MS)
-        store.processes.register(holdfast.ProcessRegistration("other", holdfast.External()))
-        store.processes.complete("other", holdfast.Completed())
+        store.processes.register(holdfast.ProcessRegistration("other", External()))
+        store.processes.complete("other", Completed())
         store.sessions.create("another").commit(holdfast.Commit())
         assert news() == [("event", 1), ("turn", 1)]
         # A pass that began after all of this allows the next one to forget.
@@ -209,8 +211,8 @@ def test_what_changes_behind_a_pass_that_pauses_is_shown(url: str, monkeypatch: 
         turns, logs = tail.Turns(store, None, store.now_ms()), tail.Logs(store, store.now_ms())
         for name in names:
             store.sessions.handle(name).commit(holdfast.Commit(turn_id="one"))
-            store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=KINDS))
-            store.processes.complete(name, holdfast.Completed())
+            store.processes.register(holdfast.ProcessRegistration(name, External(), event_types=KINDS))
+            store.processes.complete(name, Completed())
         shown = [one for look in (turns, logs) for one in look.news()]
         assert turns.behind
         assert logs.behind
@@ -270,8 +272,8 @@ class Writers:
     def _process(self) -> None:
         name = f"p{len(self._ended)}"
         self._begin(name)
-        self._writer.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=KINDS))
-        self._writer.processes.complete(name, holdfast.Completed())
+        self._writer.processes.register(holdfast.ProcessRegistration(name, External(), event_types=KINDS))
+        self._writer.processes.complete(name, Completed())
         self._ended.append(name)
         self.expected.append(("event", name, 1))
 
@@ -330,8 +332,8 @@ def test_a_tail_ends_though_its_passes_never_end_together(
             assert looks < 50, "the tail goes on though everything was shown"
             if looks == 2:
                 for name in ("one", "two", "three"):
-                    store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
-                    store.processes.complete(name, holdfast.Completed())
+                    store.processes.register(holdfast.ProcessRegistration(name, External()))
+                    store.processes.complete(name, Completed())
 
         afterwards(monkeypatch, store.sessions, "list", write)
         return store
@@ -353,12 +355,12 @@ def test_an_end_that_becomes_visible_late_is_shown(url: str, monkeypatch: pytest
     with holdfast.open_blocking(url, clock=clock) as store, holdfast.open_blocking(url, clock=late) as writer:
         logs = tail.Logs(store, store.now_ms())
         for name in ("build", "other"):
-            store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
+            store.processes.register(holdfast.ProcessRegistration(name, External()))
         assert list(logs.news()) == []
         clock.advance(10 * MINUTE_MS)
-        store.processes.complete("other", holdfast.Completed())
+        store.processes.complete("other", Completed())
         assert [one["process_id"] for one in logs.news()] == ["other"]
-        writer.processes.complete("build", holdfast.Completed())
+        writer.processes.complete("build", Completed())
         assert [one["process_id"] for one in logs.news()] == ["build"]
         assert list(logs.news()) == []
 
@@ -369,7 +371,7 @@ def test_more_processes_than_a_look_takes_are_all_followed(url: str, monkeypatch
     with holdfast.open_blocking(url) as store:
         logs = tail.Logs(store, store.now_ms())
         for number in range(7):
-            store.processes.register(holdfast.ProcessRegistration(f"p{number}", holdfast.External(), event_types=KINDS))
+            store.processes.register(holdfast.ProcessRegistration(f"p{number}", External(), event_types=KINDS))
             store.events.append(f"p{number}", "progress")
         assert len(list(logs.news())) == 7
 
@@ -377,9 +379,9 @@ def test_more_processes_than_a_look_takes_are_all_followed(url: str, monkeypatch
 WRITER = """
 import sys, holdfast
 url, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-kinds = [holdfast.EventType("progress")]
+kinds = [holdfast.events.EventType("progress")]
 with holdfast.open_blocking(url) as store:
-    store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds))
+    store.processes.register(holdfast.ProcessRegistration(name, holdfast.processes.External(), event_types=kinds))
     print("ready", flush=True)
     sys.stdin.readline()
     session = store.sessions.handle("shared")
@@ -388,9 +390,9 @@ with holdfast.open_blocking(url) as store:
         session.commit(holdfast.Commit(turn_id=f"{name}-{number}"))
         if number % 20 == 0:
             short = f"{name}-short-{number}"
-            store.processes.register(holdfast.ProcessRegistration(short, holdfast.External()))
-            store.processes.complete(short, holdfast.Completed())
-    store.processes.complete(name, holdfast.Completed())
+            store.processes.register(holdfast.ProcessRegistration(short, holdfast.processes.External()))
+            store.processes.complete(short, holdfast.processes.Completed())
+    store.processes.complete(name, holdfast.processes.Completed())
 """
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.processes import BySession, Completed, External, Provenance
 
 OF_A_SESSION = [
     "queue list --session {}",
@@ -88,7 +89,7 @@ def test_a_session_that_has_nothing_to_show_is_known(on: Any, url: str, command:
 
 def test_one_that_started_processes_and_did_nothing_else_is_known(on: Any, url: str) -> None:
     with holdfast.open_blocking(url) as store:
-        scope = holdfast.Provenance(holdfast.BySession(holdfast.Scope("starter")))
-        store.processes.register(holdfast.ProcessRegistration("p", holdfast.External(), provenance=scope))
-        store.processes.complete("p", holdfast.Completed())
+        scope = Provenance(BySession(holdfast.Scope("starter")))
+        store.processes.register(holdfast.ProcessRegistration("p", External(), provenance=scope))
+        store.processes.complete("p", Completed())
     assert on("processes", "list", "--started-by", "starter").code == 0

@@ -20,6 +20,10 @@ import pytest
 
 import holdfast
 from holdfast import PostgresOptions
+from holdfast.errors import DurabilityUncertain, SchemaMissing
+from holdfast.leases import OnSession
+from holdfast.processes import External
+from holdfast.triggers import SubscriptionDraft
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "run-on-postgresql.md"
@@ -60,7 +64,7 @@ def test_every_statement_on_the_page_has_a_name_and_is_run_here() -> None:
 
 def test_the_roles_of_the_page_have_exactly_the_rights_that_they_need(administrator: Any, postgres_url: str) -> None:
     administrator.run(STATEMENTS["roles"])
-    with pytest.raises(holdfast.SchemaMissing):
+    with pytest.raises(SchemaMissing):
         holdfast.open_blocking(as_role(postgres_url, "holdfast_app"), options=PostgresOptions(migrate=False))
     holdfast.open_blocking(as_role(postgres_url, "holdfast_owner")).close()
     with holdfast.open_blocking(
@@ -150,8 +154,8 @@ def work_through(store: Any) -> None:
         holdfast.Commit(turn_id="t", graph=holdfast.Append([holdfast.Node("n1", payload="hi")]), completes=[claim])
     )
     store.queue.claim("chat", owner_id="worker-2", max_batches=1)
-    store.leases.claim(holdfast.OnSession("chat"), owner_id="worker-2")
-    daily = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+    store.leases.claim(OnSession("chat"), owner_id="worker-2")
+    daily = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
     store.triggers.subscribe(daily)
     store.triggers.emit("cron", "daily", idempotency_key="today")
 
@@ -256,9 +260,9 @@ def test_a_dump_of_the_schema_is_everything_and_fences_can_be_raised_after_a_res
         restored.close()
     with holdfast.open_blocking(other_url, options=PostgresOptions(migrate=False)) as store:
         assert store.maintenance.verify().ok
-        assert store.leases.claim(holdfast.OnSession("chat"), owner_id="worker-2").fence > 1_000_000
+        assert store.leases.claim(OnSession("chat"), owner_id="worker-2").fence > 1_000_000
         store.sessions.create("new")
-        assert store.leases.claim(holdfast.OnSession("new"), owner_id="worker-2").fence > 1_000_000
+        assert store.leases.claim(OnSession("new"), owner_id="worker-2").fence > 1_000_000
         claim = store.queue.claim("chat", owner_id="worker-2", max_batches=1)
         assert claim is not None
         assert claim.fence > 1_000_000
@@ -375,7 +379,7 @@ def test_a_commit_whose_standby_is_away_is_unknown_or_stored_and_uncertain(own_s
         until(lambda: administrator.rows("SHOW synchronous_standby_names")[0][0] == "absent")
         with holdfast.open_blocking(own_server.url, options=PostgresOptions(statement_timeout_ms=300)) as store:
             with pytest.raises(holdfast.Unavailable) as late:
-                store.leases.claim(holdfast.OnSession("slow"), owner_id="me")
+                store.leases.claim(OnSession("slow"), owner_id="me")
             assert late.value.outcome == "unknown"
         with holdfast.open_blocking(own_server.url) as store:
             ended = threading.Event()
@@ -389,7 +393,7 @@ def test_a_commit_whose_standby_is_away_is_unknown_or_stored_and_uncertain(own_s
             ender = threading.Thread(target=end_the_waits)
             ender.start()
             try:
-                with pytest.raises(holdfast.DurabilityUncertain) as doubt:
+                with pytest.raises(DurabilityUncertain) as doubt:
                     store.sessions.handle("chat").commit(holdfast.Commit(turn_id="1"))
             finally:
                 ended.set()

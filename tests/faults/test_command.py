@@ -36,7 +36,7 @@ def filled(url: str) -> dict[str, Any]:
         session = store.sessions.create("chat", name="mine")
         session.commit(holdfast.Commit(turn_id="turn-1", checkpoint=holdfast.Checkpoint(turn_state={"n": 1})))
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1], source_key="key"))
-        store.processes.register(holdfast.ProcessRegistration("job", holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration("job", holdfast.processes.External()))
     return rows_of(url)
 
 

@@ -9,7 +9,11 @@ from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
 import holdfast
+from holdfast.events import EventType
+from holdfast.processes import Completed, External
 from holdfast.records.limits import MIB
+from holdfast.sessions import FullGraph, Graph, ReplaceGraph
+from holdfast.workers import WorkerInfo
 
 Prepared: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -122,7 +126,7 @@ async def commit_small_change(store: holdfast.Store, size: Size) -> Prepared:
 async def replace_graph(store: holdfast.Store, size: Size) -> Prepared:
     session, nodes = await new_session(store), many_nodes(size)
     await session.commit(holdfast.Commit(turn_id="turn", graph=holdfast.Append(nodes)))
-    given = holdfast.Commit(turn_id="next", graph=holdfast.ReplaceGraph(holdfast.Graph(nodes[:5000], leaf="n4999")))
+    given = holdfast.Commit(turn_id="next", graph=ReplaceGraph(Graph(nodes[:5000], leaf="n4999")))
     return lambda: session.commit(given)
 
 
@@ -146,7 +150,7 @@ async def load_path(store: holdfast.Store, size: Size) -> Prepared:
 async def load_graph(store: holdfast.Store, size: Size) -> Prepared:
     session = await new_session(store)
     await session.commit(ten_thousand_nodes(size))
-    return lambda: session.load(holdfast.FullGraph())
+    return lambda: session.load(FullGraph())
 
 
 async def load_documents(store: holdfast.Store, size: Size) -> Prepared:
@@ -216,8 +220,8 @@ async def list_queue(store: holdfast.Store, size: Size) -> Prepared:
 
 async def new_process(store: holdfast.Store) -> str:
     name = new_name("process")
-    kinds = [holdfast.EventType("progress")]
-    await store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds))
+    kinds = [EventType("progress")]
+    await store.processes.register(holdfast.ProcessRegistration(name, External(), event_types=kinds))
     return name
 
 
@@ -234,13 +238,13 @@ async def events_after(store: holdfast.Store, size: Size) -> Prepared:
 
 
 async def register(store: holdfast.Store, size: Size) -> Prepared:
-    given = holdfast.ProcessRegistration(new_name("process"), holdfast.External({"input": records(size.document)}))
+    given = holdfast.ProcessRegistration(new_name("process"), External({"input": records(size.document)}))
     return lambda: store.processes.register(given)
 
 
 async def complete(store: holdfast.Store, size: Size) -> Prepared:
     name, value = await new_process(store), records(size.document - 1024)
-    return lambda: store.processes.complete(name, holdfast.Completed(value))
+    return lambda: store.processes.complete(name, Completed(value))
 
 
 async def emit(store: holdfast.Store, size: Size) -> Prepared:
@@ -285,7 +289,7 @@ async def claims_of_a_worker(store: holdfast.Store, owner_id: str) -> list[holdf
 async def heartbeat(store: holdfast.Store, _: Size) -> Prepared:
     owner_id = new_name("worker")
     claims = await claims_of_a_worker(store, owner_id)
-    worker = holdfast.WorkerInfo(owner_id, host="here", pid=7)
+    worker = WorkerInfo(owner_id, host="here", pid=7)
     return lambda: store.workers.heartbeat(worker, ttl_ms=900_000, claims=claims)
 
 

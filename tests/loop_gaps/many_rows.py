@@ -14,6 +14,11 @@ from weakref import WeakKeyDictionary
 from tests.loop_gaps.calls import LIMITS, SMALL, Prepared, Size, new_name, new_session
 
 import holdfast
+from holdfast.events import EventType
+from holdfast.processes import Completed, External
+from holdfast.queue import Group
+from holdfast.sessions import Child, FullGraph, Graph, ReplaceGraph, SessionMeta
+from holdfast.triggers import Emission, SubscriptionDraft
 
 ALIKE = 16
 """Calls that prepare a store at the same time."""
@@ -80,7 +85,7 @@ async def load_many(store: holdfast.Store, size: Size) -> Prepared:
 
 async def load_whole_graph(store: holdfast.Store, size: Size) -> Prepared:
     session = await shared_session(store, size)
-    return lambda: session.load(holdfast.FullGraph())
+    return lambda: session.load(FullGraph())
 
 
 async def messages(store: holdfast.Store, size: Size) -> Prepared:
@@ -121,12 +126,12 @@ async def append_many(store: holdfast.Store, size: Size) -> Prepared:
 
 async def save_meta(store: holdfast.Store, size: Size) -> Prepared:
     session = await new_session(store)
-    meta = holdfast.SessionMeta(session.session_id, "long", created_at_ms=0, relation=large_relation(size))
+    meta = SessionMeta(session.session_id, "long", created_at_ms=0, relation=large_relation(size))
     return lambda: session.save_meta(meta)
 
 
-def large_relation(size: Size) -> holdfast.Child:
-    return holdfast.Child("parent", {"text": page_text(size, 1)})
+def large_relation(size: Size) -> Child:
+    return Child("parent", {"text": page_text(size, 1)})
 
 
 async def read_meta(store: holdfast.Store, size: Size) -> Prepared:
@@ -141,7 +146,7 @@ async def create(store: holdfast.Store, size: Size) -> Prepared:
 
 async def list_sessions(store: holdfast.Store, size: Size) -> Prepared:
     async def make() -> None:
-        relation = holdfast.Child("parent", {"text": page_text(size)})
+        relation = Child("parent", {"text": page_text(size)})
         await each([store.sessions.create(new_name("child"), relation=relation) for _ in range(LIMITS.page)])
 
     await once(store, "children", make)
@@ -160,7 +165,7 @@ async def long_queue(store: holdfast.Store, size: Size, **fields: Any) -> str:
                 session_id=session.session_id,
                 payloads=[page_text(size)],
                 source_key=f"source-{part + index}",
-                merge_key=holdfast.Group("same"),
+                merge_key=Group("same"),
                 **fields,
             )
             for index in range(100)
@@ -201,7 +206,7 @@ async def enqueue_known(store: holdfast.Store, size: Size) -> Prepared:
             session_id=name,
             payloads=[page_text(size)],
             source_key=f"source-{index}",
-            merge_key=holdfast.Group("same"),
+            merge_key=Group("same"),
         )
         for index in range(LIMITS.commit_items)
     ]
@@ -295,8 +300,8 @@ async def queue_sessions(store: holdfast.Store, size: Size) -> Prepared:
 async def shared_log(store: holdfast.Store, size: Size) -> str:
     async def make() -> str:
         name = new_name("process")
-        kinds = [holdfast.EventType("progress"), holdfast.EventType("signal.stop")]
-        await store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds))
+        kinds = [EventType("progress"), EventType("signal.stop")]
+        await store.processes.register(holdfast.ProcessRegistration(name, External(), event_types=kinds))
         text = page_text(size)
         for _ in range(LIMITS.page):
             await store.events.append(name, "progress", text)
@@ -343,7 +348,7 @@ async def signal(store: holdfast.Store, size: Size) -> Prepared:
 async def shared_processes(store: holdfast.Store, size: Size) -> list[str]:
     async def make() -> list[str]:
         names = [new_name("listed") for _ in range(LIMITS.page)]
-        given = holdfast.External({"text": page_text(size)})
+        given = External({"text": page_text(size)})
         await each([store.processes.register(holdfast.ProcessRegistration(name, given)) for name in names])
         scope = holdfast.Scope("owner")
         await each([store.grants.grant(scope, name) for name in names])
@@ -380,9 +385,9 @@ async def forget_session(store: holdfast.Store, size: Size) -> Prepared:
 async def ended_processes(store: holdfast.Store, size: Size) -> Prepared:
     async def make() -> None:
         names = [new_name("ended") for _ in range(LIMITS.page)]
-        given = holdfast.External({"text": page_text(size)})
+        given = External({"text": page_text(size)})
         await each([store.processes.register(holdfast.ProcessRegistration(name, given)) for name in names])
-        await each([store.processes.complete(name, holdfast.Completed(1)) for name in names])
+        await each([store.processes.complete(name, Completed(1)) for name in names])
 
     await once(store, "ended", make)
     return lambda: store.processes.ended(limit=LIMITS.page)
@@ -395,7 +400,7 @@ async def restore_process(store: holdfast.Store, size: Size) -> Prepared:
     async with holdfast.open("memory:") as other:
         name = new_name("process")
         process = await other.processes.register(
-            holdfast.ProcessRegistration(name, holdfast.External(), event_types=[holdfast.EventType("progress")])
+            holdfast.ProcessRegistration(name, External(), event_types=[EventType("progress")])
         )
         for event in events:
             await other.events.append(name, "progress", event.payload)
@@ -424,9 +429,7 @@ async def shared_source(store: holdfast.Store, size: Size) -> str:
 
     async def make() -> str:
         name = new_name("source")
-        draft = holdfast.SubscriptionDraft(
-            source_type="timer", source_key=name, source=page_text(size), target=holdfast.External()
-        )
+        draft = SubscriptionDraft(source_type="timer", source_key=name, source=page_text(size), target=External())
         await each([store.triggers.subscribe(draft) for _ in range(LIMITS.page)])
         return name
 
@@ -439,7 +442,7 @@ async def popular_source(store: holdfast.Store, size: Size) -> str:
 
     async def make() -> str:
         name = new_name("popular")
-        draft = holdfast.SubscriptionDraft(source_type="timer", source_key=name, target=holdfast.External())
+        draft = SubscriptionDraft(source_type="timer", source_key=name, target=External())
         await each([store.triggers.subscribe(draft) for _ in range(rows_of(size) // 4)])
         return name
 
@@ -464,7 +467,7 @@ async def list_subscriptions(store: holdfast.Store, size: Size) -> Prepared:
 
 async def shared_occurrence(store: holdfast.Store, size: Size) -> str:
     name = await shared_source(store, size)
-    emission: holdfast.Emission = await once(
+    emission: Emission = await once(
         store, "occurrence", lambda: store.triggers.emit("timer", name, idempotency_key="once")
     )
     return emission.occurrence.occurrence_id
@@ -542,7 +545,7 @@ async def vacuum(store: holdfast.Store, size: Size) -> Prepared:
 async def collect(store: holdfast.Store, size: Size) -> Prepared:
     session = await long_session(store, size, turns=200)
     nodes = [holdfast.Node(f"other-{number}") for number in range(100)]
-    await session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(nodes, leaf="other-99"))))
+    await session.commit(holdfast.Commit(graph=ReplaceGraph(Graph(nodes, leaf="other-99"))))
     await store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
     return store.maintenance.collect_garbage
 

@@ -8,7 +8,10 @@ from typing import Any
 from tests.loop_gaps.calls import SMALL, Prepared, Size, messages, new_name, records
 
 import holdfast
+from holdfast.events import EventType
+from holdfast.processes import External
 from holdfast.rules.schemas import PATTERNS
+from holdfast.triggers import SubscriptionDraft
 
 RECORD = {
     "type": "object",
@@ -31,15 +34,13 @@ def large_schema(size: Size) -> dict[str, Any]:
 
 
 async def register(store: holdfast.Store, size: Size) -> Prepared:
-    kinds = [holdfast.EventType("progress", schema=large_schema(size))]
-    given = holdfast.ProcessRegistration(new_name("process"), holdfast.External(), event_types=kinds)
+    kinds = [EventType("progress", schema=large_schema(size))]
+    given = holdfast.ProcessRegistration(new_name("process"), External(), event_types=kinds)
     return lambda: store.processes.register(given)
 
 
 async def subscribe(store: holdfast.Store, size: Size) -> Prepared:
-    draft = holdfast.SubscriptionDraft(
-        source_type="timer", source_key="k", payload_schema=large_schema(size), target=holdfast.External()
-    )
+    draft = SubscriptionDraft(source_type="timer", source_key="k", payload_schema=large_schema(size), target=External())
     return lambda: store.triggers.subscribe(draft)
 
 
@@ -50,8 +51,8 @@ def appending(
 
     async def prepare(store: holdfast.Store, size: Size) -> Prepared:
         name = new_name("process")
-        kinds = [holdfast.EventType("progress", schema={"type": "array", "items": item})]
-        await store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds))
+        kinds = [EventType("progress", schema={"type": "array", "items": item})]
+        await store.processes.register(holdfast.ProcessRegistration(name, External(), event_types=kinds))
         payload = make(size.document)
         return lambda: store.events.append(name, "progress", payload)
 

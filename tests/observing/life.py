@@ -9,6 +9,21 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.errors import (
+    NotGranted,
+    OccurrenceConflict,
+    RegistrationConflict,
+    SourceKeyConflict,
+    UnknownRef,
+    UnknownSchedule,
+)
+from holdfast.events import EventType, Template, WakeRule
+from holdfast.grants import HandleDescriptor
+from holdfast.leases import OnSession
+from holdfast.processes import BySession, Engine, External, ExternalRef, Failed, SignalWait
+from holdfast.sessions import SessionMeta
+from holdfast.triggers import SubscriptionDraft
+from holdfast.workers import WorkerInfo
 
 CANARY = "canary-7f3a"
 """Stands in every payload, label, reason and name of a signal's content: no observer may ever see it."""
@@ -24,7 +39,7 @@ class Life:
         self.expected: list[tuple[str, str | None]] = []
         self.tokens: list[str] = []
         with holdfast.open_blocking("memory:") as other:
-            self.moved = other.processes.register(holdfast.ProcessRegistration("p2", holdfast.External(SECRET)))
+            self.moved = other.processes.register(holdfast.ProcessRegistration("p2", External(SECRET)))
 
     def done(self, operation: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call it, and expect one event of this name."""
@@ -56,7 +71,7 @@ class Life:
         self.chat = chat = done("sessions.create", store.sessions.create, "chat", name=CANARY)
         done("sessions.open", store.sessions.open, "chat")
         done("session.meta", chat.meta)
-        done("session.save_meta", chat.save_meta, holdfast.SessionMeta("chat", CANARY, created_at_ms=0))
+        done("session.save_meta", chat.save_meta, SessionMeta("chat", CANARY, created_at_ms=0))
         graph = holdfast.Append([holdfast.Node("n1", payload=SECRET)], leaf="n1")
         checkpoint = holdfast.Checkpoint(turn_state=SECRET, execution_state=CANARY.encode())
         turn = holdfast.Commit(turn_id="t1", graph=graph, checkpoint=checkpoint, config=SECRET)
@@ -82,7 +97,7 @@ class Life:
         batch = done("queue.enqueue", store.queue.enqueue, draft)
         done("session.enqueue", self.chat.enqueue, SECRET, source_key="k1")
         changed = holdfast.WorkDraft(session_id="chat", payloads=[CANARY], source_key="k1")
-        self.refused("queue.enqueue", holdfast.SourceKeyConflict, store.queue.enqueue, changed)
+        self.refused("queue.enqueue", SourceKeyConflict, store.queue.enqueue, changed)
         done("queue.get", store.queue.get, "chat", batch.batch_id)
         done("queue.find", store.queue.find, "chat", "k1")
         done("queue.list", store.queue.list, "chat")
@@ -134,21 +149,21 @@ class Life:
     def processes(self) -> None:
         store, done, refused = self.store, self.done, self.refused
         kinds = [
-            holdfast.EventType("progress"),
-            holdfast.EventType("signal.go"),
-            holdfast.EventType("ring", wake=holdfast.WakeRule(holdfast.Template(CANARY))),
+            EventType("progress"),
+            EventType("signal.go"),
+            EventType("ring", wake=WakeRule(Template(CANARY))),
         ]
-        started = holdfast.Engine("k", SECRET)
+        started = Engine("k", SECRET)
         target = holdfast.Scope("chat")
         registration = holdfast.ProcessRegistration("p1", started, event_types=kinds, env_ref="e", wake_target=target)
         done("processes.register", store.processes.register, registration)
-        other = holdfast.ProcessRegistration("p1", holdfast.External(SECRET), event_types=kinds)
-        refused("processes.register", holdfast.RegistrationConflict, store.processes.register, other)
+        other = holdfast.ProcessRegistration("p1", External(SECRET), event_types=kinds)
+        refused("processes.register", RegistrationConflict, store.processes.register, other)
         done("processes.get", store.processes.get, "p1")
         done("processes.list", store.processes.list)
         done("processes.ended", store.processes.ended)
-        done("processes.set_external_ref", store.processes.set_external_ref, "p1", holdfast.ExternalRef("ci", CANARY))
-        done("processes.set_wait", store.processes.set_wait, "p1", holdfast.SignalWait("go", ordinal=1))
+        done("processes.set_external_ref", store.processes.set_external_ref, "p1", ExternalRef("ci", CANARY))
+        done("processes.set_wait", store.processes.set_wait, "p1", SignalWait("go", ordinal=1))
         done("processes.clear_wait", store.processes.clear_wait, "p1")
         done("events.append", store.events.append, "p1", "progress", SECRET)
         refused("events.append", holdfast.InvalidRequest, store.events.append, "p1", "undeclared", SECRET)
@@ -162,14 +177,14 @@ class Life:
         done("events.count", store.events.count, "p1", "progress", through=10)
         done("events.wait_for", store.events.wait_for, "p1", "progress", timeout_ms=60_000)
         refused("processes.wait", holdfast.WaitTimeout, store.processes.wait, "p1", timeout_ms=0)
-        done("processes.complete", store.processes.complete, "p1", holdfast.Failed("code", CANARY))
+        done("processes.complete", store.processes.complete, "p1", Failed("code", CANARY))
         done("processes.wait", store.processes.wait, "p1", timeout_ms=60_000)
         done("events.follow", lambda: list(store.events.follow("p1")))
         done("processes.restore", store.processes.restore, self.moved)
         refused("processes.restore", holdfast.InvalidRequest, store.processes.restore, self.moved, [CANARY])
         refused("events.follow", holdfast.UnknownProcess, lambda: list(store.events.follow("nobody")))
         done("processes.start", store.processes.start, "research", SECRET, id="r1")
-        refused("processes.start", holdfast.RegistrationConflict, store.processes.start, "research", id="r1")
+        refused("processes.start", RegistrationConflict, store.processes.start, "research", id="r1")
         done("processes.wait_next", store.processes.wait_next, timeout_ms=60_000)
         claim = done("processes.claim_next", store.processes.claim_next, owner_id="w1")
         done("processes.retry_later", store.processes.retry_later, claim.lease, CANARY, retry_in_ms=0)
@@ -179,7 +194,7 @@ class Life:
     def grants_and_leases(self) -> None:
         store, done, refused = self.store, self.done, self.refused
         scope, other = holdfast.Scope("chat"), holdfast.Scope("fork", "frame")
-        descriptor = holdfast.HandleDescriptor(label=CANARY)
+        descriptor = HandleDescriptor(label=CANARY)
         done("grants.grant", store.grants.grant, scope, "p1", descriptor)
         done("grants.has", store.grants.has, scope, "p1")
         done("grants.list", store.grants.list, scope)
@@ -187,8 +202,8 @@ class Life:
         done("grants.of_process", store.grants.of_process, "p1")
         done("grants.transfer", store.grants.transfer, scope, other, ["p1"])
         done("grants.revoke", store.grants.revoke, other, "p1")
-        refused("grants.transfer", holdfast.NotGranted, store.grants.transfer, scope, other, ["p1"])
-        on = holdfast.OnSession("chat")
+        refused("grants.transfer", NotGranted, store.grants.transfer, scope, other, ["p1"])
+        on = OnSession("chat")
         lease = done("leases.claim", store.leases.claim, on, owner_id="w")
         refused("leases.claim", holdfast.LeaseHeld, store.leases.claim, on, owner_id="v")
         lease = done("leases.renew", store.leases.renew, lease)
@@ -200,11 +215,11 @@ class Life:
 
     def triggers(self) -> None:
         store, done = self.store, self.done
-        draft = holdfast.SubscriptionDraft(
+        draft = SubscriptionDraft(
             source_type="cron",
             source_key="daily",
-            target=holdfast.External(SECRET),
-            registrant=holdfast.BySession(holdfast.Scope("chat")),
+            target=External(SECRET),
+            registrant=BySession(holdfast.Scope("chat")),
         )
         handle = done("triggers.subscribe", store.triggers.subscribe, draft).handle
         done("triggers.subscribe", store.triggers.subscribe, draft)
@@ -212,7 +227,7 @@ class Life:
         emit = store.triggers.emit
         emission = done("triggers.emit", emit, "cron", "daily", idempotency_key="1", payload=SECRET, source=CANARY)
         one, two = emission.deliveries
-        conflict = holdfast.OccurrenceConflict
+        conflict = OccurrenceConflict
         self.refused("triggers.emit", conflict, emit, "cron", "daily", idempotency_key="1", payload=CANARY)
         occurrence = done("triggers.record", store.triggers.record, "cron", "daily", idempotency_key="2", source=CANARY)
         done("triggers.reserve", store.triggers.reserve, occurrence.occurrence_id)
@@ -225,7 +240,7 @@ class Life:
         done("triggers.restore_occurrence", store.triggers.restore_occurrence, occurrence)
         done("triggers.mark_started", store.triggers.mark_started, one)
         done("triggers.mark_failed", store.triggers.mark_failed, two, CANARY)
-        registrant = holdfast.BySession(holdfast.Scope("chat"))
+        registrant = BySession(holdfast.Scope("chat"))
         done("triggers.cancel", store.triggers.cancel, handle, registrant=registrant)
         done("triggers.forget_session", store.triggers.forget_session, "chat")
 
@@ -242,7 +257,7 @@ class Life:
         done("schedules.fire_next", store.schedules.fire_next)
         self.refused("schedules.wait_next", holdfast.WaitTimeout, store.schedules.wait_next, timeout_ms=0)
         done("schedules.remove", store.schedules.remove, "nightly")
-        self.refused("schedules.pause", holdfast.UnknownSchedule, store.schedules.pause, "nightly")
+        self.refused("schedules.pause", UnknownSchedule, store.schedules.pause, "nightly")
         done("schedules.restore", store.schedules.restore, schedule)
 
     def attachments_and_artifacts(self) -> None:
@@ -254,7 +269,7 @@ class Life:
         done("session.attachments.list_uncommitted", own.list_uncommitted)
         done("session.attachments.commit_refs", own.commit_refs, [ref.id])
         done("session.attachments.record_intent", own.record_intent, "photo", uri=f"s3://{CANARY}")
-        self.refused("session.attachments.get", holdfast.UnknownRef, own.get, "nothing")
+        self.refused("session.attachments.get", UnknownRef, own.get, "nothing")
         done("session.attachments.forget", own.forget, ref.id)
         done("attachments.list_uncommitted", store.attachments.list_uncommitted)
         done("attachments.sweep", store.attachments.sweep, older_than_ms=60_000)
@@ -263,7 +278,7 @@ class Life:
         done("artifacts.get", store.artifacts.get, "module", "main")
         done("artifacts.list", store.artifacts.list)
         done("artifacts.delete", store.artifacts.delete, "module", "main")
-        worker = holdfast.WorkerInfo("w1", host=CANARY, pid=7)
+        worker = WorkerInfo("w1", host=CANARY, pid=7)
         done("workers.heartbeat", store.workers.heartbeat, worker, ttl_ms=60_000)
         done("workers.list", store.workers.list)
         done("workers.release", store.workers.release, "w1")

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.attachments import Folder
 from holdfast.backends.postgres import listener, notifier
-from holdfast.errors import Unavailable
+from holdfast.errors import StoreClosed, Unavailable
+from holdfast.observers import Logging
 from holdfast.signals import Signals
 
 STANDARD = set(vars(logging.makeLogRecord({})))
@@ -30,7 +32,7 @@ def test_every_operation_is_one_record_with_the_same_fields_and_no_content(
     url: str, life: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="holdfast")
-    with holdfast.open_blocking(url, observe=holdfast.Logging()) as store:
+    with holdfast.open_blocking(url, observe=Logging()) as store:
         whole = life.Life(store)
         whole.run()
     records = told(caplog)
@@ -48,12 +50,12 @@ def test_every_operation_is_one_record_with_the_same_fields_and_no_content(
 def test_the_level_says_how_an_operation_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="holdfast")
     path = tmp_path / "levels.db"
-    with holdfast.open_blocking(path, observe=holdfast.Logging()) as store:
+    with holdfast.open_blocking(path, observe=Logging()) as store:
         session = store.sessions.create("chat")
         session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"a": 1})))
         with pytest.raises(holdfast.HeadConflict):
             session.commit(holdfast.Commit(expected_revision=0))
-    with pytest.raises(holdfast.StoreClosed):
+    with pytest.raises(StoreClosed):
         session.load()
     import apsw
 
@@ -61,7 +63,7 @@ def test_the_level_says_how_an_operation_ended(tmp_path: Path, caplog: pytest.Lo
     connection.execute("UPDATE blobs SET body = x'00'")
     connection.close()
     with (
-        holdfast.open_blocking(path, observe=holdfast.Logging()) as store,
+        holdfast.open_blocking(path, observe=Logging()) as store,
         pytest.raises(holdfast.Corrupt),
     ):
         store.sessions.handle("chat").load()
@@ -71,7 +73,7 @@ def test_the_level_says_how_an_operation_ended(tmp_path: Path, caplog: pytest.Lo
 
 def test_a_logger_takes_no_more_than_its_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="holdfast")
-    with holdfast.open_blocking("memory:", observe=holdfast.Logging()) as store:
+    with holdfast.open_blocking("memory:", observe=Logging()) as store:
         session = store.sessions.create("chat")
         with pytest.raises(holdfast.HeadConflict):
             session.commit(holdfast.Commit(expected_revision=7))
@@ -80,7 +82,7 @@ def test_a_logger_takes_no_more_than_its_level(caplog: pytest.LogCaptureFixture)
 
 def test_the_name_of_the_logger_can_be_chosen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with holdfast.open_blocking("memory:", observe=holdfast.Logging("my.app.store")):
+    with holdfast.open_blocking("memory:", observe=Logging("my.app.store")):
         pass
     assert [record.operation for record in told(caplog, "my.app.store")] == ["store.open", "store.close"]
 
@@ -98,7 +100,7 @@ def test_garbage_collection_tells_its_steps(tmp_path: Path, caplog: pytest.LogCa
     assert messages == ["collected in family 1: 0 blobs, 0 nodes", "vacuumed 0 nodes"]
 
 
-class Stubborn(holdfast.Folder):
+class Stubborn(Folder):
     """A byte store that does not delete, as a full or remote one may not."""
 
     def delete(self, space: str, name: str) -> int | None:

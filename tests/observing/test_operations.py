@@ -16,7 +16,13 @@ import pytest
 import holdfast
 import holdfast.store
 from holdfast import columns
+from holdfast.errors import StoreClosed
+from holdfast.events import EventType
+from holdfast.observers import Logging, Observation
+from holdfast.processes import Completed, External
+from holdfast.sessions import Child, Graph, ReplaceGraph
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import SubscriptionDraft
 
 
 class Told:
@@ -24,16 +30,16 @@ class Told:
 
     def __init__(self) -> None:
         self.begun: list[str] = []
-        self.observations: list[holdfast.Observation] = []
+        self.observations: list[Observation] = []
 
     def begin(self, operation: str, system: str, *, steps: bool) -> Any:
         self.begun.append(operation)
         return self.observations.append
 
-    def named(self, operation: str) -> list[holdfast.Observation]:
+    def named(self, operation: str) -> list[Observation]:
         return [one for one in self.observations if one.operation == operation]
 
-    def last(self) -> holdfast.Observation:
+    def last(self) -> Observation:
         return self.observations[-1]
 
 
@@ -71,15 +77,15 @@ def test_each_public_operation_is_told_exactly_once_with_its_name_and_its_error(
 
 
 def test_the_async_store_tells_the_same_as_the_blocking_one(url: str) -> None:
-    async def main() -> list[holdfast.Observation]:
+    async def main() -> list[Observation]:
         told = Told()
         async with holdfast.open(url, observe=[told]) as store:
             session = await store.sessions.create("chat")
             await session.commit(holdfast.Commit(turn_id="t"))
             with pytest.raises(holdfast.HeadConflict):
                 await session.commit(holdfast.Commit(expected_revision=0))
-            await store.processes.register(holdfast.ProcessRegistration("p", holdfast.External()))
-            await store.processes.complete("p", holdfast.Completed())
+            await store.processes.register(holdfast.ProcessRegistration("p", External()))
+            await store.processes.complete("p", Completed())
             assert [event.type async for event in store.events.follow("p")] == ["process.completed"]
         return told.observations
 
@@ -147,7 +153,7 @@ def test_a_commit_reads_no_payloads_of_the_work_that_it_settles_or_finds_by_its_
         claim = store.queue.claim("chat", owner_id="worker")
         assert claim is not None
         # A turn that replaces its graph takes a transaction on every backend.
-        graph = holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("n")], leaf="n"))
+        graph = ReplaceGraph(Graph([holdfast.Node("n")], leaf="n"))
         receipt = store.sessions.create("chat").commit(
             holdfast.Commit(graph=graph, enqueues=[draft], completes=[claim.completion()])
         )
@@ -160,7 +166,7 @@ def test_a_commit_reads_no_payloads_of_the_work_that_it_settles_or_finds_by_its_
 def test_housekeeping_reads_no_metadata_of_the_sessions_of_a_family(url: str) -> None:
     told = Told()
     with holdfast.open_blocking(url, observe=told) as store:
-        source = store.sessions.create("chat", relation=holdfast.Child("parent", LARGE))
+        source = store.sessions.create("chat", relation=Child("parent", LARGE))
         source.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n")])))
         store.sessions.fork("chat", into="fork").commit(holdfast.Commit())
         store.maintenance.collect_garbage()
@@ -168,13 +174,13 @@ def test_housekeeping_reads_no_metadata_of_the_sessions_of_a_family(url: str) ->
         kept = source.meta()
     assert [one.bytes_read < 10_000 for one in told.observations[-4:-2]] == [True, True]
     assert kept is not None
-    assert kept.relation == holdfast.Child("parent", LARGE)
+    assert kept.relation == Child("parent", LARGE)
 
 
 def test_a_long_emission_reads_the_bodies_of_no_more_than_a_page(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "PAGE_BYTES", 150_000)
     told = Told()
-    draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", source=LARGE, target=holdfast.External())
+    draft = SubscriptionDraft(source_type="cron", source_key="daily", source=LARGE, target=External())
     with holdfast.open_blocking(url, observe=told) as store:
         for _ in range(8):
             store.triggers.subscribe(draft)
@@ -211,8 +217,8 @@ def test_a_wait_is_one_event_at_its_end(url: str) -> None:
 def test_a_follower_that_has_seen_enough_is_told_as_done_and_one_that_fails_as_refused(url: str) -> None:
     told = Told()
     with holdfast.open_blocking(url, observe=told) as store:
-        kinds = [holdfast.EventType("progress")]
-        store.processes.register(holdfast.ProcessRegistration("p", holdfast.External(), event_types=kinds))
+        kinds = [EventType("progress")]
+        store.processes.register(holdfast.ProcessRegistration("p", External(), event_types=kinds))
         store.events.append("p", "progress", 1)
         store.events.append("p", "progress", 2)
         follower = store.events.follow("p", timeout_ms=60_000)
@@ -228,7 +234,7 @@ def test_a_follower_that_has_seen_enough_is_told_as_done_and_one_that_fails_as_r
 
 
 def test_a_cancelled_call_is_observed_as_cancelled(url: str) -> None:
-    async def main() -> list[holdfast.Observation]:
+    async def main() -> list[Observation]:
         told = Told()
         async with holdfast.open(url, observe=told) as store:
             await store.sessions.create("chat")
@@ -248,7 +254,7 @@ def test_a_failure_is_told_as_failed(tmp_path: Path) -> None:
     told = Told()
     store = holdfast.open_blocking(tmp_path / "closed.db", observe=told)
     store.close()
-    with pytest.raises(holdfast.StoreClosed):
+    with pytest.raises(StoreClosed):
         store.sessions.list()
     assert (told.last().outcome, told.last().error_class) == ("failed", "StoreClosed")
     nowhere = tmp_path / "missing" / "store.db"
@@ -264,7 +270,7 @@ def test_what_an_observer_raises_is_logged_and_changes_nothing(caplog: pytest.Lo
             if operation == "sessions.create":
                 raise ValueError("at the beginning")
 
-            def end(observation: holdfast.Observation) -> None:
+            def end(observation: Observation) -> None:
                 raise LookupError("at the end")
 
             return end
@@ -356,7 +362,7 @@ def test_a_logger_that_is_off_adds_a_handful_of_calls_to_a_commit() -> None:
     try:
         with holdfast.open_blocking("memory:", clock=ManualClock()) as bare:
             unobserved = calls_of(bare)
-        with holdfast.open_blocking("memory:", clock=ManualClock(), observe=holdfast.Logging()) as observed:
+        with holdfast.open_blocking("memory:", clock=ManualClock(), observe=Logging()) as observed:
             silenced = calls_of(observed)
     finally:
         logger.setLevel(before)
@@ -364,11 +370,11 @@ def test_a_logger_that_is_off_adds_a_handful_of_calls_to_a_commit() -> None:
     assert silenced - unobserved <= 6
 
 
-@pytest.mark.parametrize("observe", ["None", "holdfast.Logging()"])
+@pytest.mark.parametrize("observe", ["None", "holdfast.observers.Logging()"])
 def test_what_is_not_asked_for_is_not_loaded(observe: str) -> None:
     program = f"""
 import sys, holdfast
-assert holdfast.OpenTelemetry and holdfast.Logging
+assert holdfast.observers.OpenTelemetry and holdfast.observers.Logging
 with holdfast.open_blocking("sqlite::memory:", observe={observe}) as store:
     store.sessions.create("chat").commit(holdfast.Commit())
     store.queue.list("chat")

@@ -19,6 +19,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 import holdfast
+from holdfast.attachments import Folder
+from holdfast.errors import StoreClosed
+from holdfast.observers import OpenTelemetry
+from holdfast.processes import Completed, External
 
 OWN = {"outcome", "transactions", "reruns", "rows_read", "rows_written", "bytes_read", "bytes_written"}
 
@@ -33,7 +37,7 @@ class Exported:
         self._traces.add_span_processor(SimpleSpanProcessor(self._spans))
         self._meters = MeterProvider(metric_readers=[self._reader])
         self.tracer = self._traces.get_tracer("application")
-        self.observer = holdfast.OpenTelemetry(tracer_provider=self._traces, meter_provider=self._meters)
+        self.observer = OpenTelemetry(tracer_provider=self._traces, meter_provider=self._meters)
 
     def spans(self) -> tuple[ReadableSpan, ...]:
         return tuple(span for span in self._spans.get_finished_spans() if span.instrumentation_scope.name == "holdfast")  # type: ignore[union-attr]
@@ -126,7 +130,7 @@ def test_spans_of_tasks_that_run_together_keep_their_own_parents(url: str, expor
         assert span.parent.span_id == callers[str((span.attributes or {})["holdfast.session_id"])]
 
 
-class Traced(holdfast.Folder):
+class Traced(Folder):
     """A byte store whose client makes its own spans, like that of an object store."""
 
     tracer: Any
@@ -154,8 +158,8 @@ def test_what_is_done_in_another_thread_is_a_child_of_the_operation(tmp_path: Pa
 def test_a_follower_leaves_its_callers_context_alone(url: str, exported: Exported) -> None:
     async def main() -> None:
         async with holdfast.open(url, observe=exported.observer) as store:
-            await store.processes.register(holdfast.ProcessRegistration("p", holdfast.External()))
-            await store.processes.complete("p", holdfast.Completed())
+            await store.processes.register(holdfast.ProcessRegistration("p", External()))
+            await store.processes.complete("p", Completed())
             with exported.tracer.start_as_current_span("watching") as span:
                 async for _ in store.events.follow("p"):
                     assert trace.get_current_span() is span
@@ -169,7 +173,7 @@ def test_a_follower_leaves_its_callers_context_alone(url: str, exported: Exporte
 def test_a_failure_marks_its_span_by_class_alone(tmp_path: Path, exported: Exported) -> None:
     store = holdfast.open_blocking(tmp_path / "canary.db", observe=exported.observer)
     store.close()
-    with pytest.raises(holdfast.StoreClosed):
+    with pytest.raises(StoreClosed):
         store.sessions.list()
     failed = exported.spans()[-1]
     assert (failed.status.status_code, failed.status.description) == (StatusCode.ERROR, "StoreClosed")

@@ -52,8 +52,12 @@ import holdfast
 from holdfast import codec, columns
 from holdfast.backends.sqlite import budget
 from holdfast.blocking import BlockingStore
+from holdfast.errors import DurabilityUncertain
+from holdfast.events import Const
 from holdfast.factory import open_backend
 from holdfast.ports import Backend
+from holdfast.processes import External
+from holdfast.sessions import FullGraph
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract import (
@@ -81,6 +85,7 @@ from holdfast.testing.contract.attachments import Home, Shelf
 from holdfast.testing.contract.bench import EventLoop
 from holdfast.testing.contract.histories import Program
 from holdfast.testing.contract.outside import Door
+from holdfast.triggers import SubscriptionDraft
 from holdfast.wait import BlockingWaiting
 
 T = TypeVar("T")
@@ -239,7 +244,7 @@ def a_vast_key_does_not_spoil_new_sessions(folder: Path, _: pytest.FixtureReques
     assert path is not None
     with opened(path) as store:
         with pytest.raises(holdfast.Corrupt):
-            store.sessions.handle("fork").load(holdfast.FullGraph())
+            store.sessions.handle("fork").load(FullGraph())
         store.sessions.create("new").commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("a")], leaf="a")))
 
 
@@ -254,7 +259,7 @@ def a_circle_is_never_shown(folder: Path, _: pytest.FixtureRequest) -> None:
     path = damaged(folder / "seed.db", turned)
     assert path is not None
     with opened(path) as store, failing_as_an_error(), pytest.raises(holdfast.Corrupt):
-        store.sessions.handle("x").load(holdfast.FullGraph())
+        store.sessions.handle("x").load(FullGraph())
 
 
 def a_page_ends_where_its_bytes_end(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -326,7 +331,7 @@ def an_emission_is_all_or_nothing(folder: Path, _: pytest.FixtureRequest) -> Non
     backend = open_backend(str(folder / "state.db"), None, ManualClock(), BlockingWaiting())
     right = BlockingStore(Store(Context(backend, holdfast.Limits())), backend)
     with right:
-        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
+        draft = SubscriptionDraft(source_type="cron", source_key="k", target=External())
         right.triggers.subscribe(draft)
         at, died = 1, True
         while died:
@@ -347,18 +352,18 @@ def a_turn_that_is_sent_again_waits_for_the_standby(folder: Path, request: pytes
     server: replication.Unconfirmed = request.getfixturevalue("unconfirmed")
     turn = replication.commit(turn_id=str(folder))
     server.setup(turn)
-    assert isinstance(server.outcome(turn), holdfast.DurabilityUncertain)
+    assert isinstance(server.outcome(turn), DurabilityUncertain)
 
 
 def a_call_with_nothing_to_do_waits_for_the_standby(_: Path, request: pytest.FixtureRequest) -> None:
     server: replication.Unconfirmed = request.getfixturevalue("unconfirmed")
-    assert isinstance(server.outcome(replication.REPEATED["revoked grant"]), holdfast.DurabilityUncertain)
+    assert isinstance(server.outcome(replication.REPEATED["revoked grant"]), DurabilityUncertain)
 
 
 def an_unconfirmed_commit_is_told_behind_a_pooler(folder: Path, request: pytest.FixtureRequest) -> None:
     server: replication.Unconfirmed = request.getfixturevalue("unconfirmed")
     store = server.open(server.url, pooler="transaction")
-    assert isinstance(server.outcome(replication.commit(turn_id=str(folder)), store), holdfast.DurabilityUncertain)
+    assert isinstance(server.outcome(replication.commit(turn_id=str(folder)), store), DurabilityUncertain)
 
 
 def a_refused_import_leaves_no_trace(*_: object) -> None:
@@ -385,7 +390,7 @@ def a_listing_is_iterated_to_its_end(*_: object) -> None:
 def a_constant_key_is_warned_of(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
         case = WakeContract().test_a_key_that_wakes_once_and_never_again_is_warned_of
-        case(made.open(), holdfast.Const("once"), warned=True)
+        case(made.open(), Const("once"), warned=True)
 
 
 def no_bit_of_a_bundle_changes_unnoticed(*_: object) -> None:

@@ -18,6 +18,22 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import codec
 from holdfast.errors import HoldfastError
+from holdfast.events import Const, EventType, Payload, Pointer, Present, Template, TerminalRule, WakeRule
+from holdfast.grants import HandleDescriptor
+from holdfast.leases import Lease, OnSession
+from holdfast.processes import (
+    BySession,
+    Engine,
+    ExternalRef,
+    Failed,
+    Host,
+    ProcessIdentity,
+    Provenance,
+    Run,
+    SignalWait,
+    ToolCall,
+)
+from holdfast.queue import Group
 from holdfast.records.common import Scope, Token
 from holdfast.records.limits import Limits
 from holdfast.rules import (
@@ -38,6 +54,8 @@ from holdfast.rules import (
     sessions,
     triggers,
 )
+from holdfast.sessions import AgentFrame, Child, Graph, Ref, ReplaceGraph, SessionMeta
+from holdfast.triggers import EventPayload, Fixed, SubscriptionDraft
 
 STEADY = settings(derandomize=True, deadline=None)
 
@@ -90,9 +108,9 @@ ODD: list[Any] = [
     msgspec.UNSET,
     msgspec.Raw(b"{"),
     Scope("s"),
-    holdfast.Host(),
-    holdfast.Ref("json-sha256:" + "0" * 64),
-    holdfast.Ref("nonsense"),
+    Host(),
+    Ref("json-sha256:" + "0" * 64),
+    Ref("nonsense"),
     int,
 ]
 ANYTHING = st.sampled_from(ODD) | st.recursive(
@@ -137,49 +155,47 @@ def with_part(value: Any, way: tuple[Any, ...], part: Any) -> Any:
 
 
 SCOPE = Scope("s", "f")
-WAKES = holdfast.WakeRule(
-    input=holdfast.Template("{a} {b}", {"a": holdfast.Pointer("/a"), "b": holdfast.Template("b")}),
-    when=holdfast.Present("/a"),
-    dedupe=holdfast.Const(1),
+WAKES = WakeRule(
+    input=Template("{a} {b}", {"a": Pointer("/a"), "b": Template("b")}),
+    when=Present("/a"),
+    dedupe=Const(1),
 )
-EVENT_TYPE = holdfast.EventType(
-    "news", schema={"type": "object"}, terminal=holdfast.TerminalRule("failed", holdfast.Payload()), wake=WAKES
-)
+EVENT_TYPE = EventType("news", schema={"type": "object"}, terminal=TerminalRule("failed", Payload()), wake=WAKES)
 REGISTRATION = holdfast.ProcessRegistration(
     "p",
-    holdfast.ToolCall("c", "t", "n", {"a": 1}),
-    holdfast.ProcessIdentity("k", "l", {"d": 1}),
+    ToolCall("c", "t", "n", {"a": 1}),
+    ProcessIdentity("k", "l", {"d": 1}),
     [EVENT_TYPE],
-    holdfast.Provenance(holdfast.BySession(SCOPE), {"c": 1}),
+    Provenance(BySession(SCOPE), {"c": 1}),
     "env",
     SCOPE,
 )
-SUBSCRIPTION = holdfast.SubscriptionDraft(
+SUBSCRIPTION = SubscriptionDraft(
     source_type="t",
-    target=holdfast.Engine("k", {"a": 1}),
+    target=Engine("k", {"a": 1}),
     source={"s": 1},
-    registrant=holdfast.BySession(SCOPE),
+    registrant=BySession(SCOPE),
     key="k",
     payload_schema={"type": "object"},
     event_types=[EVENT_TYPE],
-    input_template={"a": holdfast.EventPayload(), "b": holdfast.Fixed(1)},
+    input_template={"a": EventPayload(), "b": Fixed(1)},
     env_ref="env",
     wake_target=SCOPE,
 )
-DRAFT = holdfast.WorkDraft(session_id="s", payloads=[{"a": 1}], source_key="k", merge_key=holdfast.Group("g"))
+DRAFT = holdfast.WorkDraft(session_id="s", payloads=[{"a": 1}], source_key="k", merge_key=Group("g"))
 BATCH = holdfast.WorkBatch("b", "s", 1, None, "earliest_safe_boundary", "join", "never", 0, 0, ())
 CLAIM = holdfast.WorkClaim("s", "c", "o", Token("t"), 1, 0, 10, (BATCH,))
-LEASE = holdfast.Lease(holdfast.OnSession("s"), "o", Token("t"), 1, 0, 10)
+LEASE = Lease(OnSession("s"), "o", Token("t"), 1, 0, 10)
 NODE = holdfast.Node("n", "p", "event", {"a": 1}, "f", {"c": 1}, 5)
 COMMIT = holdfast.Commit(
     turn_id="t",
     expected_revision=0,
     graph=holdfast.Append([NODE], leaf="n"),
     checkpoint=holdfast.Checkpoint(
-        turn_state={"a": 1}, execution_state=b"x", others={"m": holdfast.Ref("json-sha256:" + "0" * 64)}
+        turn_state={"a": 1}, execution_state=b"x", others={"m": Ref("json-sha256:" + "0" * 64)}
     ),
     config={"c": 1},
-    frames=[holdfast.AgentFrame("f", execution_state=b"x", assignment={"a": 1})],
+    frames=[AgentFrame("f", execution_state=b"x", assignment={"a": 1})],
     current_frame_id="f",
     usage=[holdfast.Usage("s", "m", 1)],
     completes=[CLAIM],
@@ -188,7 +204,7 @@ COMMIT = holdfast.Commit(
     lease=LEASE,
 )
 ROOT = holdfast.Node("n", None, "event", {"a": 1}, "f", {"c": 1}, 5)
-REPLACE = holdfast.Commit(turn_id="t", graph=holdfast.ReplaceGraph(holdfast.Graph([ROOT], leaf="n")))
+REPLACE = holdfast.Commit(turn_id="t", graph=ReplaceGraph(Graph([ROOT], leaf="n")))
 
 EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
     "artifact": (lambda v: artifacts.check_artifact(v[0], v[1], v[2], Limits()), Arguments(("k", "r", b"x"))),
@@ -202,7 +218,7 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
     ),
     "scheduled run": (
         lambda v: schedules.check_schedule("n", "0 3 * * *", "UTC", None, v, Limits()),
-        holdfast.Run("r", "1", {"a": 1}),
+        Run("r", "1", {"a": 1}),
     ),
     "commit": (lambda v: commits.check_commit(v, "s", Limits(), seed="seed"), COMMIT),
     "replacing commit": (lambda v: commits.check_commit(v, "s", Limits(), seed="seed"), REPLACE),
@@ -212,11 +228,11 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
     ),
     "outcome": (
         lambda v: events.completion_event("p", v, Limits()),
-        holdfast.Failed("m", raw={"a": 1}, control={"a": 1}),
+        Failed("m", raw={"a": 1}, control={"a": 1}),
     ),
     "descriptor": (
         lambda v: grants.row_of(SCOPE, "p", grants.check_descriptor(v, Limits())),
-        holdfast.HandleDescriptor("k", "l"),
+        HandleDescriptor("k", "l"),
     ),
     "nodes": (lambda v: graph.check_nodes("nodes", v, Limits()), [NODE]),
     "lease": (lambda v: leases.check_session_lease("lease", v, "s", Limits()), LEASE),
@@ -227,9 +243,9 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
     ),
     "external ref": (
         lambda v: codec.encode_record(processes.check_external_ref(v, Limits())),
-        holdfast.ExternalRef("b", "i", {"a": 1}),
+        ExternalRef("b", "i", {"a": 1}),
     ),
-    "wait": (lambda v: codec.encode_record(processes.check_wait(v, Limits())), holdfast.SignalWait("go", 1, 5)),
+    "wait": (lambda v: codec.encode_record(processes.check_wait(v, Limits())), SignalWait("go", 1, 5)),
     "schema": (lambda v: schemas.check_schema("schema", v, Limits()), {"properties": {"a": {"type": "string"}}}),
     "payload": (
         lambda v: schemas.require_valid(
@@ -239,7 +255,7 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
     ),
     "meta": (
         lambda v: sessions.check_meta(v, Limits()),
-        holdfast.SessionMeta("s", "n", 5, "m", "o", "c", holdfast.Child("p", {"c": 1})),
+        SessionMeta("s", "n", 5, "m", "o", "c", Child("p", {"c": 1})),
     ),
     "subscription": (
         lambda v: triggers.new_subscription(triggers.check_subscription(v, Limits()), now_ms=1),

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.errors import SchemaTooNew, StoreClosed
+from holdfast.leases import Lease, OnProcess, OnSession, Token
+from holdfast.processes import External
 from holdfast.rules.observations import LONGEST_ID, outcome_of, subject_of
 
 
@@ -20,8 +23,8 @@ from holdfast.rules.observations import LONGEST_ID, outcome_of, subject_of
         (holdfast.UnknownProcess("p"), "refused"),
         (holdfast.WaitTimeout("work", 10), "refused"),
         (holdfast.Unavailable("away"), "failed"),
-        (holdfast.StoreClosed(), "failed"),
-        (holdfast.SchemaTooNew(2, 1), "failed"),
+        (StoreClosed(), "failed"),
+        (SchemaTooNew(2, 1), "failed"),
         (holdfast.Corrupt("nodes", "1", "torn"), "failed"),
         (ZeroDivisionError(), "failed"),
         (asyncio.CancelledError(), "cancelled"),
@@ -34,7 +37,7 @@ def test_a_refusal_is_an_answer_and_a_failure_is_none(error: BaseException | Non
     assert outcome_of(error) == outcome
 
 
-LEASE = holdfast.Lease(holdfast.OnProcess("p"), "w", holdfast.Token("t"), 1, 0, 1)
+LEASE = Lease(OnProcess("p"), "w", Token("t"), 1, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +47,9 @@ LEASE = holdfast.Lease(holdfast.OnProcess("p"), "w", holdfast.Token("t"), 1, 0, 
         ([("process_id", "p"), ("type", "progress")], (None, "p")),
         ([("source", "chat"), ("into", "fork")], ("fork", None)),
         ([("scope", holdfast.Scope("chat", "frame")), ("process_id", "p")], ("chat", "p")),
-        ([("registration", holdfast.ProcessRegistration("p", holdfast.External()))], (None, "p")),
+        ([("registration", holdfast.ProcessRegistration("p", External()))], (None, "p")),
         ([("lease", LEASE)], (None, "p")),
-        ([("resource", holdfast.OnSession("chat"))], ("chat", None)),
+        ([("resource", OnSession("chat"))], ("chat", None)),
         ([("draft", holdfast.WorkDraft(session_id="chat", payloads=[]))], ("chat", None)),
         ([("source", holdfast.Scope("one")), ("target", holdfast.Scope("two"))], ("one", None)),
         ([("session_id", "first"), ("draft", holdfast.WorkDraft(session_id="second", payloads=[]))], ("first", None)),

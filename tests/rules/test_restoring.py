@@ -10,9 +10,11 @@ from holdfast.records.limits import Limits
 from holdfast.rules import restoring
 
 
-def subscription() -> holdfast.Subscription:
+def subscription() -> holdfast.triggers.Subscription:
     with holdfast.open_blocking("memory:") as store:
-        return store.triggers.subscribe(holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External()))
+        return store.triggers.subscribe(
+            holdfast.triggers.SubscriptionDraft(source_type="cron", target=holdfast.processes.External())
+        )
 
 
 def test_a_subscription_keeps_its_number_and_its_times() -> None:

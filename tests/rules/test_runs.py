@@ -8,7 +8,11 @@ import msgspec
 import pytest
 
 import holdfast
+from holdfast.events import EventType, Pointer, TerminalRule
+from holdfast.leases import Lease, OnProcess, OnSession, Resource, Token
+from holdfast.processes import Abandoned, External, Run
 from holdfast.rules import processes, runs
+from holdfast.triggers import Fixed, SubscriptionDraft, registration_for
 
 
 @pytest.fixture
@@ -17,47 +21,45 @@ def store() -> Iterator[holdfast.BlockingStore]:
         yield store
 
 
-def lease_on(resource: holdfast.Resource) -> holdfast.Lease:
-    return holdfast.Lease(resource, "w1", holdfast.Token("0" * 32), 1, 0, 1)
+def lease_on(resource: Resource) -> Lease:
+    return Lease(resource, "w1", Token("0" * 32), 1, 0, 1)
 
 
 def test_a_declared_event_can_abandon_its_process(store: holdfast.BlockingStore) -> None:
-    rule = holdfast.TerminalRule("abandoned", holdfast.Pointer("/why"))
-    registration = holdfast.ProcessRegistration(
-        "build", holdfast.External(), event_types=[holdfast.EventType("gone", terminal=rule)]
-    )
+    rule = TerminalRule("abandoned", Pointer("/why"))
+    registration = holdfast.ProcessRegistration("build", External(), event_types=[EventType("gone", terminal=rule)])
     store.processes.register(registration)
     store.events.append("build", "gone", {"why": {"host": "h1"}}, replay_key="gone")
     process = store.processes.get("build")
     assert process is not None
     assert process.status == "abandoned"
-    assert isinstance(process.outcome, holdfast.Abandoned)
+    assert isinstance(process.outcome, Abandoned)
     assert process.outcome.evidence == {"host": "h1"}
 
 
 def test_a_run_is_suspended_by_the_lease_of_a_process_that_exists(store: holdfast.BlockingStore) -> None:
     with pytest.raises(holdfast.InvalidRequest) as info:
-        store.processes.suspend(lease_on(holdfast.OnSession("chat")), seen=0, due_at_ms=1)
+        store.processes.suspend(lease_on(OnSession("chat")), seen=0, due_at_ms=1)
     assert info.value.field == "lease.resource"
     with pytest.raises(holdfast.UnknownProcess):
-        store.processes.suspend(lease_on(holdfast.OnProcess("absent")), seen=0, due_at_ms=1)
+        store.processes.suspend(lease_on(OnProcess("absent")), seen=0, due_at_ms=1)
 
 
 def test_a_trigger_adds_its_values_to_the_arguments_of_a_run(store: holdfast.BlockingStore) -> None:
-    draft = holdfast.SubscriptionDraft(
+    draft = SubscriptionDraft(
         source_type="cron",
         source_key="daily",
-        target=holdfast.Run("report", args={"for": "ada"}),
-        input_template={"day": holdfast.Fixed("monday")},
+        target=Run("report", args={"for": "ada"}),
+        input_template={"day": Fixed("monday")},
     )
     store.triggers.subscribe(draft)
     [delivery] = store.triggers.emit("cron", "daily", idempotency_key="1").deliveries
-    assert holdfast.registration_for(delivery).input == holdfast.Run("report", args={"for": "ada", "day": "monday"})
+    assert registration_for(delivery).input == Run("report", args={"for": "ada", "day": "monday"})
 
 
 @pytest.mark.parametrize("changes", [{"suspended": 2}, {"suspended": 1, "attempt": 1}])
 def test_a_sleeping_run_with_a_claim_or_attempts_is_damage(changes: dict[str, int]) -> None:
-    registration = holdfast.ProcessRegistration("r", holdfast.Run("report"))
+    registration = holdfast.ProcessRegistration("r", Run("report"))
     row = processes.new_process(processes.check_registration(registration, holdfast.Limits()), now_ms=1)
     assert runs.is_sound(row)
     assert not runs.is_sound(msgspec.structs.replace(row, **changes))

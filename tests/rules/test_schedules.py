@@ -19,7 +19,7 @@ DAY_MS = 24 * 3_600_000
 
 
 def row(**changes: object) -> ScheduleRow:
-    intent = rules.check_schedule("nightly", "0 3 * * *", "UTC", None, holdfast.Run("report"), Limits())
+    intent = rules.check_schedule("nightly", "0 3 * * *", "UTC", None, holdfast.processes.Run("report"), Limits())
     return msgspec.structs.replace(rules.declared(intent, None, now_ms=NOW_MS), **changes)
 
 
@@ -48,7 +48,7 @@ def test_a_row_that_is_due_without_a_tick_only_moves_on() -> None:
     ("target", "field"),
     [
         ({"work": holdfast.WorkDraft(session_id="s", payloads=["x" * 600_000] * 2), "run": None}, "work.payloads"),
-        ({"work": None, "run": holdfast.Run("r", args="x" * 1_100_000)}, "run.args"),
+        ({"work": None, "run": holdfast.processes.Run("r", args="x" * 1_100_000)}, "run.args"),
     ],
 )
 def test_a_target_that_is_too_large_for_every_tick_is_refused(target: dict[str, Any], field: str) -> None:

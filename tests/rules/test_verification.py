@@ -12,9 +12,13 @@ import holdfast
 from holdfast import codec
 from holdfast import rows as r
 from holdfast.errors import Corrupt
+from holdfast.events import EventType, Payload, TerminalRule, WakeRule
+from holdfast.grants import HandleDescriptor
+from holdfast.processes import BySession, Completed, External, Process, ProcessIdentity, Provenance, SignalWait
 from holdfast.records.maintenance import Finding
 from holdfast.rules import artifacts, attachments, events, grants, processes, queue, triggers
 from holdfast.rules import verification as rules
+from holdfast.triggers import SubscriptionDraft
 
 LIMITS = holdfast.Limits()
 HASH = "ab" * 32
@@ -239,27 +243,27 @@ def test_an_ended_process_has_no_holder() -> None:
 # ---------------------------------------------------------------------------- processes
 
 TYPES = [
-    holdfast.EventType("ev", schema={"type": "object"}, wake=holdfast.WakeRule(input=holdfast.Payload())),
-    holdfast.EventType("quiet"),
-    holdfast.EventType("over", terminal=holdfast.TerminalRule("completed")),
+    EventType("ev", schema={"type": "object"}, wake=WakeRule(input=Payload())),
+    EventType("quiet"),
+    EventType("over", terminal=TerminalRule("completed")),
 ]
 
 
 def process(**changes: Any) -> r.ProcessRow:
     given = holdfast.ProcessRegistration(
         "p",
-        holdfast.External(),
-        identity=holdfast.ProcessIdentity("external", None, {"d": 1}),
+        External(),
+        identity=ProcessIdentity("external", None, {"d": 1}),
         event_types=TYPES,
-        provenance=holdfast.Provenance(holdfast.BySession(holdfast.Scope("chat", "f"))),
+        provenance=Provenance(BySession(holdfast.Scope("chat", "f"))),
         wake_target=holdfast.Scope("chat", "f"),
     )
     row = processes.new_process(processes.check_registration(given, LIMITS), now_ms=1)
     return but(row, event_count=2, **changes)
 
 
-WAITS = {"wait": codec.encode_record(holdfast.SignalWait("go", 1)), "waiting": 1}
-ENDED = {"status": "completed", "outcome": codec.encode_record(holdfast.Completed({"v": 1}))}
+WAITS = {"wait": codec.encode_record(SignalWait("go", 1)), "waiting": 1}
+ENDED = {"status": "completed", "outcome": codec.encode_record(Completed({"v": 1}))}
 
 
 @pytest.mark.parametrize(
@@ -275,8 +279,8 @@ ENDED = {"status": "completed", "outcome": codec.encode_record(holdfast.Complete
         ({"originator_session_id": None}, (1, 2, 2), 0, ["originator_session_id is not what the content says"]),
         ({"wake_frame_id": None}, (1, 2, 2), 0, ["wakes a target that its registration does not name"]),
         ({"waiting": 1}, (1, 2, 2), 0, ["waits 1 times, for None"]),
-        ({**WAITS, "waiting": 0}, (1, 2, 2), 0, [f"waits 0 times, for {holdfast.SignalWait('go', 1)}"]),
-        ({**WAITS, **ENDED}, (1, 2, 2), 1, [f"waits 1 times, for {holdfast.SignalWait('go', 1)}"]),
+        ({**WAITS, "waiting": 0}, (1, 2, 2), 0, [f"waits 0 times, for {SignalWait('go', 1)}"]),
+        ({**WAITS, **ENDED}, (1, 2, 2), 1, [f"waits 1 times, for {SignalWait('go', 1)}"]),
         ({}, (1, 3, 2), 0, ["counts 2 events, the log has 2 up to 3"]),
         ({}, (0, 0, 0), 0, ["counts 2 events, the log has 0 up to 0"]),
         ({"event_count": 0}, (1, 1, 1), 0, ["counts 0 events, the log has 1 up to 1"]),
@@ -332,7 +336,7 @@ OVER = processes.process_of(but(process(), **ENDED))
     ],
 )
 def test_an_event_is_what_its_process_would_append_again(
-    row: r.EventRow, owner: holdfast.Process | None, expected: list[str]
+    row: r.EventRow, owner: Process | None, expected: list[str]
 ) -> None:
     assert problems(rules.event(row, owner)) == expected
 
@@ -349,7 +353,7 @@ def test_what_a_schema_accepted_once_is_not_asked_again() -> None:
 
 
 def test_a_grant_decodes() -> None:
-    row = grants.row_of(holdfast.Scope("chat"), "p", holdfast.HandleDescriptor("k"))
+    row = grants.row_of(holdfast.Scope("chat"), "p", HandleDescriptor("k"))
     assert problems(rules.grant(row)) == []
     with pytest.raises(Corrupt):
         list(rules.grant(but(row, descriptor=b"")))
@@ -359,14 +363,14 @@ def test_a_grant_decodes() -> None:
 
 
 def subscription(**changes: Any) -> r.SubscriptionRow:
-    draft = holdfast.SubscriptionDraft(
+    draft = SubscriptionDraft(
         source_type="cron",
         source={"every": "day"},
-        target=holdfast.External(),
+        target=External(),
         key="key",
         name="name",
-        registrant=holdfast.BySession(holdfast.Scope("chat", "f")),
-        target_identity=holdfast.ProcessIdentity("external", "l", {"d": 1}),
+        registrant=BySession(holdfast.Scope("chat", "f")),
+        target_identity=ProcessIdentity("external", "l", {"d": 1}),
     )
     return but(triggers.new_subscription(triggers.check_subscription(draft, LIMITS), now_ms=1), sequence=4, **changes)
 

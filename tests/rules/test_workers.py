@@ -14,7 +14,7 @@ from holdfast.rows import BatchRow, LeaseRow
 from holdfast.rules import verification, workers
 from holdfast.worker_rows import WorkerRow
 
-ME = holdfast.WorkerInfo("w1", host="here", pid=7, kinds=("turn",), boot_id="b")
+ME = holdfast.workers.WorkerInfo("w1", host="here", pid=7, kinds=("turn",), boot_id="b")
 
 
 def test_a_report_is_stored_and_returned_with_its_times() -> None:

@@ -25,7 +25,10 @@ from tests.state_machine.sides import (
 
 import holdfast
 from holdfast.blocking import Session as BlockingSession
+from holdfast.leases import Lease
+from holdfast.sessions import CheckpointManifest
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import TriggerDelivery
 
 T = TypeVar("T")
 
@@ -80,15 +83,15 @@ class Memory:
     def __init__(self) -> None:
         self.handles: deque[Handle] = deque(maxlen=8)
         self.claims: deque[holdfast.WorkClaim] = deque(maxlen=REMEMBERED)
-        self.leases: deque[holdfast.Lease] = deque(maxlen=REMEMBERED)
+        self.leases: deque[Lease] = deque(maxlen=REMEMBERED)
         self.commits: deque[tuple[Handle, holdfast.Commit]] = deque(maxlen=REMEMBERED)
-        self.manifests: deque[holdfast.CheckpointManifest] = deque(maxlen=REMEMBERED)
+        self.manifests: deque[CheckpointManifest] = deque(maxlen=REMEMBERED)
         self.frame_refs: deque[str] = deque(maxlen=REMEMBERED)
         self.batches: deque[tuple[str, str]] = deque(maxlen=REMEMBERED)
         self.drafts: deque[holdfast.WorkDraft] = deque(maxlen=REMEMBERED)
         self.attachments: deque[tuple[Handle, str]] = deque(maxlen=REMEMBERED)
         self.cursors: deque[str] = deque(maxlen=REMEMBERED)
-        self.deliveries: deque[holdfast.TriggerDelivery] = deque(maxlen=REMEMBERED)
+        self.deliveries: deque[TriggerDelivery] = deque(maxlen=REMEMBERED)
         self.occurrences: deque[str] = deque(maxlen=REMEMBERED)
         self.subscriptions: deque[str] = deque(maxlen=REMEMBERED)
         self.nodes: dict[str, deque[str]] = {}

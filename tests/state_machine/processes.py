@@ -9,12 +9,16 @@ from tests.state_machine.machine import Machine, rule
 from tests.state_machine.values import PROCESSES, SCOPES
 
 import holdfast
+from holdfast.grants import HandleDescriptor
+from holdfast.leases import OnProcess
+from holdfast.processes import BySession, Cancelled, Completed, ExternalRef, Failed, Host, SignalWait
+from holdfast.triggers import Emission, registration_for
 
 TYPES = (*(kind.name for kind in values.EVENT_TYPES), "process.completed", "undeclared")
 OUTCOMES = (
-    holdfast.Completed({"ok": 1.0}),
-    holdfast.Failed("broken", raw=[1]),
-    holdfast.Cancelled("enough"),
+    Completed({"ok": 1.0}),
+    Failed("broken", raw=[1]),
+    Cancelled("enough"),
 )
 
 
@@ -55,7 +59,7 @@ def signal(m: Machine) -> None:
 @rule(4)
 def complete(m: Machine) -> None:
     name = process_id(m)
-    lease = values.lease(m, holdfast.OnProcess(name)) if m.chance(0.5) else None
+    lease = values.lease(m, OnProcess(name)) if m.chance(0.5) else None
     m.call("processes.complete", name, m.pick(OUTCOMES), lease=lease)
 
 
@@ -63,9 +67,9 @@ def complete(m: Machine) -> None:
 def change_process(m: Machine) -> None:
     name, kind = process_id(m), m.rng.random()
     if kind < 0.3:
-        m.call("processes.set_external_ref", name, holdfast.ExternalRef("ci", m.pick(("1", "2")), values.document(m)))
+        m.call("processes.set_external_ref", name, ExternalRef("ci", m.pick(("1", "2")), values.document(m)))
     elif kind < 0.6:
-        wait = holdfast.SignalWait(m.pick(("go", "ä")), ordinal=m.pick((1, 1, 2, 0)), since_ms=m.maybe(0.3, (5,)))
+        wait = SignalWait(m.pick(("go", "ä")), ordinal=m.pick((1, 1, 2, 0)), since_ms=m.maybe(0.3, (5,)))
         m.call("processes.set_wait", name, wait)
     else:
         m.call("processes.clear_wait", name)
@@ -127,7 +131,7 @@ def ack_wake(m: Machine) -> None:
 def grants(m: Machine) -> None:
     name, kind = process_id(m), m.rng.random()
     if kind < 0.45:
-        descriptor = holdfast.HandleDescriptor(m.maybe(0.5, ("job",)), m.maybe(0.5, ("mine", "ä")))
+        descriptor = HandleDescriptor(m.maybe(0.5, ("job",)), m.maybe(0.5, ("mine", "ä")))
         m.call("grants.grant", m.pick(SCOPES), name, descriptor)
     elif kind < 0.6:
         m.call("grants.revoke", m.pick(SCOPES), name)
@@ -167,7 +171,7 @@ def fire(m: Machine) -> None:
     method = m.pick(("record", "emit", "emit"))
     document = {"n": 1} if m.chance(0.85) else values.document(m)
     made = m.call(f"triggers.{method}", *given, idempotency_key=key, payload=document, source=m.maybe(0.1, ({"s": 1},)))
-    if isinstance(made, holdfast.Emission):
+    if isinstance(made, Emission):
         m.known.deliveries.extend(made.deliveries)
         made = made.occurrence
     if made is not None:
@@ -186,7 +190,7 @@ def deliver(m: Machine) -> None:
     kind = m.rng.random()
     if kind < 0.4:
         try:
-            registration = holdfast.registration_for(delivery)
+            registration = registration_for(delivery)
         except holdfast.InvalidRequest:
             return
         m.call("processes.register", registration)
@@ -219,7 +223,7 @@ def end_triggers(m: Machine) -> None:
     if m.chance(0.3):
         m.call("triggers.forget_session", m.session_id())
         return
-    registrant = holdfast.Host() if m.chance(0.5) else holdfast.BySession(m.pick(SCOPES))
+    registrant = Host() if m.chance(0.5) else BySession(m.pick(SCOPES))
     m.call("triggers.cancel", m.maybe(0.95, m.known.subscriptions) or "trigger:99", registrant=registrant)
 
 

@@ -32,7 +32,7 @@ def enqueue(m: Machine) -> None:
 @rule(12)
 def claim(m: Machine) -> None:
     session_id = m.session_id()
-    held = values.lease(m, holdfast.OnSession(session_id)) if m.chance(0.15) else None
+    held = values.lease(m, holdfast.leases.OnSession(session_id)) if m.chance(0.15) else None
     claimed = m.call(
         "queue.claim",
         session_id,

@@ -9,18 +9,19 @@ from tests.state_machine import values
 from tests.state_machine.machine import FORKS, SESSIONS, Handle, Machine, rule
 
 import holdfast
+from holdfast.sessions import ActivePath, Child, FullGraph, ReplaceGraph, Root, SessionMeta
 
 
 @rule(4, first=3)
 def create(m: Machine) -> None:
-    relation = m.maybe(0.2, (holdfast.Child("s1"), holdfast.Child("s2", {"why": 1})))
+    relation = m.maybe(0.2, (Child("s1"), Child("s2", {"why": 1})))
     m.call(
         "sessions.create",
         m.pick(SESSIONS) if m.chance(0.95) else m.pick(FORKS),
         name=m.maybe(0.5, ("first", "", "ä")),
         owner=m.maybe(0.5, ("ada", "bob")),
         model=m.maybe(0.2, ("big",)),
-        relation=relation or holdfast.Root(),
+        relation=relation or Root(),
     )
 
 
@@ -58,7 +59,7 @@ def commit(m: Machine) -> None:
     m.known.batches.extend((receipt.session_id, batch_id) for batch_id in receipt.enqueued)
     delta: Any = wanted.graph
     given = getattr(delta, "nodes", ())
-    if isinstance(delta, holdfast.ReplaceGraph):
+    if isinstance(delta, ReplaceGraph):
         given = delta.graph.nodes
         m.known.nodes_of(receipt.session_id).clear()
     m.known.nodes_of(receipt.session_id).extend(node.id for node in given if node.id)
@@ -67,7 +68,7 @@ def commit(m: Machine) -> None:
 
 
 def refresh(m: Machine, handle: Handle) -> Any:
-    view = m.on(handle, "load", holdfast.ActivePath(last=1))
+    view = m.on(handle, "load", ActivePath(last=1))
     if view is not None:
         m.known.revisions[view.session_id] = view.revision
     return view
@@ -78,10 +79,10 @@ def load(m: Machine) -> None:
     handle = m.handle()
     known = m.known.nodes_of(handle.session_id)
     scopes: list[Any] = [
-        holdfast.ActivePath(),
-        holdfast.ActivePath(last=m.rng.randint(0, 4)),
-        holdfast.ActivePath(leaf=m.maybe(0.9, known) or "nobody", last=m.maybe(0.3, (0, 2))),
-        holdfast.FullGraph(),
+        ActivePath(),
+        ActivePath(last=m.rng.randint(0, 4)),
+        ActivePath(leaf=m.maybe(0.9, known) or "nobody", last=m.maybe(0.3, (0, 2))),
+        FullGraph(),
     ]
     at = m.rng.randint(0, m.known.revisions.get(handle.session_id or "", 0) + 1) if m.chance(0.4) else None
     view = m.on(handle, "load", m.pick(scopes), at=at)
@@ -132,7 +133,7 @@ def meta(m: Machine) -> None:
         changed = msgspec.structs.replace(found, name=m.pick(("renamed", "ä")), owner=m.maybe(0.5, ("ada", "bob")))
         m.on(handle, "save_meta", changed)
     elif m.chance(0.3):
-        m.on(handle, "save_meta", holdfast.SessionMeta(m.session_id(), "given", 5))
+        m.on(handle, "save_meta", SessionMeta(m.session_id(), "given", 5))
 
 
 @rule(4)

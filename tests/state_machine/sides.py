@@ -17,6 +17,7 @@ from holdfast.backends.sqlite import SqliteBackend
 from holdfast.blocking import BlockingStore
 from holdfast.blocking import Session as BlockingSession
 from holdfast.factory import open_backend
+from holdfast.maintenance import Diagnosis, Stats
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -140,10 +141,10 @@ def outcome_of(call: Callable[[], Any]) -> Outcome:
 def comparable(value: Any) -> Any:
     if isinstance(value, BlockingSession):
         return ("a handle on", value.session_id)
-    if isinstance(value, holdfast.Stats):
+    if isinstance(value, Stats):
         # Memory has no disk.
         return msgspec.structs.replace(value, bytes_on_disk=None)
-    if isinstance(value, holdfast.Diagnosis):
+    if isinstance(value, Diagnosis):
         # Each engine has its own settings; only the rest is comparable.
         return None if value.facts is None else msgspec.structs.replace(value.facts, engine=None)
     return value

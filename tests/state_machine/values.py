@@ -11,6 +11,12 @@ from msgspec import UNSET
 from tests.state_machine.machine import OWNERS, PRELUDE, SESSIONS, Handle, Machine
 
 import holdfast
+from holdfast.events import Const, EventType, Payload, Pointer, Template, TerminalRule, WakeRule
+from holdfast.leases import Lease, OnProcess, OnSession, Token
+from holdfast.processes import BySession, Engine, External, Host, ProcessIdentity, Provenance, ToolCall
+from holdfast.queue import Group, WorkCompletion
+from holdfast.sessions import AgentFrame, FullGraph, Graph, Ref, ReplaceGraph, Unchanged
+from holdfast.triggers import EventPayload, Fixed, SubscriptionDraft
 
 DOCUMENTS: tuple[Any, ...] = (
     None,
@@ -51,23 +57,23 @@ NAMES = ("Z", "a", "ä", "z", "\uffff", "😀", "a b", "a%", "a_")
 """Names whose order depends on how text is compared."""
 
 SCOPES = tuple(holdfast.Scope(name, frame) for name in SESSIONS for frame in (None, "fr1"))
-POINTER = holdfast.Pointer("/input")
+POINTER = Pointer("/input")
 EVENT_TYPES = (
-    holdfast.EventType("progress"),
-    holdfast.EventType("news", wake=holdfast.WakeRule(input=POINTER)),
-    holdfast.EventType(
+    EventType("progress"),
+    EventType("news", wake=WakeRule(input=POINTER)),
+    EventType(
         "once",
-        wake=holdfast.WakeRule(
-            input=holdfast.Template("{who} said {what}", {"who": holdfast.Pointer("/who"), "what": POINTER}),
-            when=holdfast.Pointer("/flag"),
-            dedupe=holdfast.Const("the same"),
+        wake=WakeRule(
+            input=Template("{who} said {what}", {"who": Pointer("/who"), "what": POINTER}),
+            when=Pointer("/flag"),
+            dedupe=Const("the same"),
         ),
     ),
-    holdfast.EventType("strict", schema={"type": "object", "required": ["input"]}),
-    holdfast.EventType("done", terminal=holdfast.TerminalRule("completed")),
-    holdfast.EventType("failed", terminal=holdfast.TerminalRule("failed", outcome=POINTER)),
-    holdfast.EventType("late", after_terminal=True, wake=holdfast.WakeRule(input=holdfast.Payload())),
-    holdfast.EventType("signal.go"),
+    EventType("strict", schema={"type": "object", "required": ["input"]}),
+    EventType("done", terminal=TerminalRule("completed")),
+    EventType("failed", terminal=TerminalRule("failed", outcome=POINTER)),
+    EventType("late", after_terminal=True, wake=WakeRule(input=Payload())),
+    EventType("signal.go"),
 )
 
 
@@ -123,7 +129,7 @@ def draft(m: Machine, *, session_id: str | None) -> holdfast.WorkDraft:
         source_key=m.pick(("k1", "k2", "k3", m.fresh("k"))) if m.chance(0.5) else None,
         delivery="earliest_safe_boundary" if m.chance(0.75) else "after_current_turn_commit",
         slot="join" if m.chance(0.8) else "exclusive",
-        merge_key=m.pick(("never", "payload_default", "payload_default", holdfast.Group("g"), holdfast.Group("h"))),
+        merge_key=m.pick(("never", "payload_default", "payload_default", Group("g"), Group("h"))),
         available_at_ms=m.maybe(0.2, (m.clock.now_ms() + 700, 5, 2**63 - 1)) or 0,
         kind=m.pick(("turn", "turn", "turn", "mail")),
         priority=m.pick((0, 0, 0, 1, -1)),
@@ -139,9 +145,9 @@ def component(m: Machine) -> Any:
     if m.chance(0.25) and m.known.manifests:
         refs = sorted(m.pick(m.known.manifests).refs.values())
         if refs:
-            return holdfast.Ref(m.pick(refs))
+            return Ref(m.pick(refs))
     if m.chance(0.02):
-        return holdfast.Ref("bytes-sha256:" + "0" * 64)
+        return Ref("bytes-sha256:" + "0" * 64)
     return m.pick(BODIES) if m.chance(0.5) else document(m)
 
 
@@ -150,9 +156,9 @@ def checkpoint(m: Machine) -> holdfast.Checkpoint:
     return holdfast.Checkpoint.of({name: component(m) for name in names})
 
 
-def frames(m: Machine) -> list[holdfast.AgentFrame]:
+def frames(m: Machine) -> list[AgentFrame]:
     return [
-        holdfast.AgentFrame(
+        AgentFrame(
             name,
             previous_frame_id=m.maybe(0.3, ("fr1", "fr2")),
             reason=m.pick(("initial", "handoff")),
@@ -176,7 +182,7 @@ def usage(m: Machine) -> list[holdfast.Usage]:
     ]
 
 
-def proof(m: Machine, session_id: str | None) -> holdfast.WorkClaim | holdfast.WorkCompletion | None:
+def proof(m: Machine, session_id: str | None) -> holdfast.WorkClaim | WorkCompletion | None:
     """Draw a claim to settle: one of this session if there is any, however old, sometimes forged."""
     own = [claim for claim in m.known.claims if claim.session_id == session_id]
     options = own if own and m.chance(0.9) else list(m.known.claims)
@@ -187,7 +193,7 @@ def proof(m: Machine, session_id: str | None) -> holdfast.WorkClaim | holdfast.W
         return claim if m.chance(0.5) else claim.completion()
     completion = claim.completion()
     forgeries: tuple[dict[str, Any], ...] = (
-        {"token": holdfast.Token("f" * 32)},
+        {"token": Token("f" * 32)},
         {"fence": completion.fence + 1},
         {"batch_ids": completion.batch_ids[:-1]},
         {"batch_ids": (*completion.batch_ids, "batch:nobody")},
@@ -197,27 +203,27 @@ def proof(m: Machine, session_id: str | None) -> holdfast.WorkClaim | holdfast.W
     return msgspec.structs.replace(completion, **m.pick(forgeries))
 
 
-def lease(m: Machine, resource: holdfast.OnSession | holdfast.OnProcess | None = None) -> holdfast.Lease | None:
+def lease(m: Machine, resource: OnSession | OnProcess | None = None) -> Lease | None:
     """Draw a lease that was once granted, sometimes forged."""
     options = [one for one in m.known.leases if resource is None or one.resource == resource] or list(m.known.leases)
     if not options:
         return None
     chosen = options[-1] if m.chance(0.6) else m.pick(options)
     if m.chance(0.1):
-        changes: tuple[dict[str, Any], ...] = ({"fence": chosen.fence + 1}, {"token": holdfast.Token("f" * 32)})
+        changes: tuple[dict[str, Any], ...] = ({"fence": chosen.fence + 1}, {"token": Token("f" * 32)})
         return msgspec.structs.replace(chosen, **m.pick(changes))
     return chosen
 
 
-def resource(m: Machine) -> holdfast.OnSession | holdfast.OnProcess:
-    return holdfast.OnSession(m.session_id()) if m.chance(0.5) else holdfast.OnProcess(m.pick(PROCESSES[:4]))
+def resource(m: Machine) -> OnSession | OnProcess:
+    return OnSession(m.session_id()) if m.chance(0.5) else OnProcess(m.pick(PROCESSES[:4]))
 
 
 def graph_delta(m: Machine, handle: Handle, session_id: str) -> Any:
     known = m.known.nodes_of(session_id)
     kind = m.rng.random()
     if kind < 0.25:
-        return holdfast.Unchanged() if m.chance(0.6) else holdfast.Unchanged(leaf=m.maybe(0.8, known))
+        return Unchanged() if m.chance(0.6) else Unchanged(leaf=m.maybe(0.8, known))
     if kind < 0.88:
         made = nodes(m, known)
         if m.chance(0.4):
@@ -225,12 +231,12 @@ def graph_delta(m: Machine, handle: Handle, session_id: str) -> Any:
         return holdfast.Append(made, leaf=made[-1].id if m.chance(0.85) and made[-1].id else m.maybe(0.8, known))
     kept: list[holdfast.Node] = []
     if m.chance(0.5) and handle.session_id is not None:
-        view = m.on(handle, "load", holdfast.FullGraph())
+        view = m.on(handle, "load", FullGraph())
         kept = [] if view is None else list(view.graph.nodes)[: m.rng.randint(1, 5)]
     made = [*kept, *nodes(m, [one.id for one in kept])]
     if m.chance(0.5):
-        return holdfast.ReplaceGraph(holdfast.Graph(made))
-    return holdfast.ReplaceGraph(holdfast.Graph(made, leaf=made[-1].id if m.chance(0.8) and made[-1].id else None))
+        return ReplaceGraph(Graph(made))
+    return ReplaceGraph(Graph(made, leaf=made[-1].id if m.chance(0.8) and made[-1].id else None))
 
 
 def attachments(m: Machine, session_id: str) -> list[str]:
@@ -261,7 +267,7 @@ def commit(m: Machine, handle: Handle) -> holdfast.Commit:
         enqueues=[draft(m, session_id=target if m.chance(0.3) else None) for _ in range(m.rng.randint(1, 2))]
         if m.chance(0.2)
         else (),
-        lease=lease(m, holdfast.OnSession(session_id)) if m.chance(0.1) else None,
+        lease=lease(m, OnSession(session_id)) if m.chance(0.1) else None,
     )
 
 
@@ -275,33 +281,33 @@ def registration(m: Machine) -> holdfast.ProcessRegistration:
     # Mostly the same definition for the same id, so that registering again is a replay.
     definition = None if process_id == "p1" else {"of": process_id}
     scope = SCOPES[PROCESSES.index(process_id) % len(SCOPES)]
-    inputs = (holdfast.External({"n": 1}), holdfast.Engine("py", {"a": 1}), holdfast.ToolCall("c", "t", "tool"))
+    inputs = (External({"n": 1}), Engine("py", {"a": 1}), ToolCall("c", "t", "tool"))
     return holdfast.ProcessRegistration(
         process_id,
         inputs[0] if m.chance(0.9) else m.pick(inputs),
-        identity=holdfast.ProcessIdentity("job", label=process_id, definition=definition),
+        identity=ProcessIdentity("job", label=process_id, definition=definition),
         event_types=EVENT_TYPES if m.chance(0.9) else EVENT_TYPES[:2],
-        provenance=holdfast.Provenance(holdfast.BySession(scope)) if process_id != "p2" else holdfast.Provenance(),
+        provenance=Provenance(BySession(scope)) if process_id != "p2" else Provenance(),
         env_ref=None if m.chance(0.95) else "env",
         wake_target=scope if process_id != "p3" else None,
     )
 
 
-def subscription(m: Machine) -> holdfast.SubscriptionDraft:
+def subscription(m: Machine) -> SubscriptionDraft:
     templated = m.chance(0.3)
-    target: Any = holdfast.Engine("py", {"a": 1}) if templated else holdfast.External({"n": 1})
-    return holdfast.SubscriptionDraft(
+    target: Any = Engine("py", {"a": 1}) if templated else External({"n": 1})
+    return SubscriptionDraft(
         source_type=m.pick(("cron", "hook")),
         source_key=m.maybe(0.8, ("d1", "d2")),
         source=m.maybe(0.3, ({"at": 7}, [1])),
         target=target,
-        registrant=holdfast.Host() if m.chance(0.4) else holdfast.BySession(m.pick(SCOPES)),
+        registrant=Host() if m.chance(0.4) else BySession(m.pick(SCOPES)),
         key=m.maybe(0.5, ("u1", "u2")),
         name=m.maybe(0.3, ("nightly", "ä")),
         payload_schema={"type": "object"} if m.chance(0.2) else {},
-        target_identity=holdfast.ProcessIdentity("job", definition={"d": 1}) if m.chance(0.3) else None,
+        target_identity=ProcessIdentity("job", definition={"d": 1}) if m.chance(0.3) else None,
         event_types=EVENT_TYPES[:2] if m.chance(0.3) else (),
-        input_template={"who": holdfast.EventPayload(), "x": holdfast.Fixed(3)} if templated and m.chance(0.7) else {},
+        input_template={"who": EventPayload(), "x": Fixed(3)} if templated and m.chance(0.7) else {},
         env_ref="env" if templated else None,
         wake_target=m.maybe(0.4, SCOPES),
     )

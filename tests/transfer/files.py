@@ -59,7 +59,7 @@ def fill(store: holdfast.BlockingStore) -> None:
             ),
             checkpoint=holdfast.Checkpoint(turn_state={"n": 1}, execution_state=b"\x00\xff"),
             config={"mode": "fast"},
-            frames=[holdfast.AgentFrame("f1", execution_state=b"stack")],
+            frames=[holdfast.sessions.AgentFrame("f1", execution_state=b"stack")],
             current_frame_id="f1",
             usage=[holdfast.Usage("turn", "some-model", input_tokens=3)],
             attachments=[ref.id],

@@ -20,6 +20,8 @@ from tests.transfer.files import Lines, exported, fill, opened, read, sealed
 
 import holdfast
 from holdfast import transfer
+from holdfast.errors import ImportRefused
+from holdfast.sessions import SessionMeta
 from holdfast.transfer import bundle as bundles
 from holdfast.transfer import restoring
 
@@ -40,7 +42,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdfast.
 
 def refuse_without_a_trace(store: holdfast.BlockingStore, data: bytes, says: str | None = None, **how: Any) -> None:
     before = store._backend.dump()
-    with pytest.raises(holdfast.ImportRefused, match=says):
+    with pytest.raises(ImportRefused, match=says):
         transfer.restore(store, read(data), **how)
     assert store._backend.dump() == before
 
@@ -53,7 +55,7 @@ def test_every_flipped_bit_is_refused() -> None:
     for bit in bits:
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(holdfast.ImportRefused):
+        with pytest.raises(ImportRefused):
             read(bytes(changed))
     assert read(data).manifest.session_id == "chat"
     assert sealed(*opened(data)) == data
@@ -249,9 +251,9 @@ def test_limits_of_the_target_are_judged_before_anything_is_written() -> None:
 def test_what_the_target_has_of_the_session_is_judged_too(target: holdfast.BlockingStore) -> None:
     """The state after an interrupted import, with a conflict added."""
     _, lines = opened(genuine())
-    meta = msgspec.convert(one(lines, "meta")["meta"], holdfast.SessionMeta)
+    meta = msgspec.convert(one(lines, "meta")["meta"], SessionMeta)
 
-    def begun(name: str, *nodes: holdfast.Node) -> holdfast.BlockingSession:
+    def begun(name: str, *nodes: holdfast.Node) -> holdfast.blocking.Session:
         session = target.sessions.handle(name)
         session.save_meta(msgspec.structs.replace(meta, session_id=name))
         session.add_nodes(nodes)
@@ -318,11 +320,11 @@ class Counted(io.BytesIO):
 def test_a_line_is_read_up_to_the_limit_and_no_further() -> None:
     limits = transfer.BundleLimits(line_bytes=100_000)
     endless = Counted(b" " * 200_000)
-    with pytest.raises(holdfast.ImportRefused, match="its first line has more than 65536 bytes"):
+    with pytest.raises(ImportRefused, match="its first line has more than 65536 bytes"):
         transfer.Bundle(endless, limits)
     assert endless.asked == 65_537
     second = Counted(genuine() + b" " * 200_000)
-    with pytest.raises(holdfast.ImportRefused, match="line 13 has more than 100000 bytes: if you trust the file"):
+    with pytest.raises(ImportRefused, match="line 13 has more than 100000 bytes: if you trust the file"):
         transfer.Bundle(second, limits)
     assert second.asked == 100_001
 
@@ -336,7 +338,7 @@ def test_a_packed_bomb_takes_little_memory() -> None:
     packed.seek(0)
     tracemalloc.start()
     try:
-        with pytest.raises(holdfast.ImportRefused, match="has more than"):
+        with pytest.raises(ImportRefused, match="has more than"):
             transfer.Bundle(packed, transfer.BundleLimits(line_bytes=1 << 20))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -378,7 +380,7 @@ def test_what_is_held_until_the_turn_is_bounded_as_a_whole() -> None:
     limits = transfer.BundleLimits(decoded_bytes=8 << 20)
     tracemalloc.start()
     try:
-        with pytest.raises(holdfast.ImportRefused, match="bytes of memory with those that are held until the turn"):
+        with pytest.raises(ImportRefused, match="bytes of memory with those that are held until the turn"):
             read(data, limits)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -396,7 +398,7 @@ def test_ids_are_held_within_the_same_bound(kind: str) -> None:
         (more["node"] if kind == "node" else more["ref"])["id"] = f"{number}" + "x" * 100_000
         lines.insert(place, more)
     limits = transfer.BundleLimits(decoded_bytes=2 << 20)
-    with pytest.raises(holdfast.ImportRefused, match="held until the turn"):
+    with pytest.raises(ImportRefused, match="held until the turn"):
         read(sealed(manifest, lines), limits)
 
 
@@ -405,7 +407,7 @@ def test_numbers_that_take_long_to_read_are_bounded() -> None:
     one(lines, "node")["node"]["payload"] = ["1e300 is text"] * 2_000
     assert read(sealed(manifest, lines), transfer.BundleLimits(far_numbers=1_000))
     one(lines, "node")["node"]["payload"] = [1e300, 2.5e-305] * 1_000
-    with pytest.raises(holdfast.ImportRefused, match="more than 1000 numbers beyond 1e±290"):
+    with pytest.raises(ImportRefused, match="more than 1000 numbers beyond 1e±290"):
         read(sealed(manifest, lines), transfer.BundleLimits(far_numbers=1_000))
     assert read(sealed(manifest, lines))
 
@@ -414,7 +416,7 @@ def test_numbers_that_take_long_to_read_are_bounded() -> None:
 def test_a_component_is_compared_with_its_ref_when_its_line_is_read(change: Callable[[Lines], None]) -> None:
     manifest, lines = opened(genuine())
     change(lines)
-    with pytest.raises(holdfast.ImportRefused, match="the ref of component 'execution_state' is not the name"):
+    with pytest.raises(ImportRefused, match="the ref of component 'execution_state' is not the name"):
         read(sealed(manifest, lines))
 
 
@@ -428,7 +430,7 @@ def test_a_component_is_compared_with_its_ref_when_its_line_is_read(change: Call
     ids=["lines", "total", "decoded"],
 )
 def test_a_bundle_beyond_a_limit_is_refused(limits: transfer.BundleLimits, says: str) -> None:
-    with pytest.raises(holdfast.ImportRefused, match=says):
+    with pytest.raises(ImportRefused, match=says):
         read(genuine(), limits)
     assert read(genuine(), transfer.BundleLimits(lines=11)).manifest.counts["batch"] == 2
     assert read(genuine(), transfer.TRUSTED).size_bytes == len(genuine()) - genuine().index(b"\n") - 1

@@ -12,6 +12,9 @@ from tests.transfer.files import exported, opened, read
 
 import holdfast
 from holdfast import transfer
+from holdfast.errors import ImportRefused
+from holdfast.leases import Lease, OnSession
+from holdfast.sessions import SessionMeta
 from holdfast.transfer import restoring
 from holdfast.transfer.bundle import Bundle
 
@@ -58,12 +61,12 @@ def test_an_import_into_a_session_that_is_being_imported_is_refused(target: hold
 
     def another(line: int) -> None:
         says = "was begun here, and not by this file" if line + 1 < turn_lines else "is there already"
-        with pytest.raises(holdfast.ImportRefused, match=says):
+        with pytest.raises(ImportRefused, match=says):
             transfer.restore(target, read(second))
 
     assert transfer.restore(target, read(first), step=at_each_line(another)).outcome == "imported"
     assert is_as_in(target, first)
-    assert target.leases.holder(holdfast.OnSession("chat")) is None
+    assert target.leases.holder(OnSession("chat")) is None
     assert target.maintenance.verify().findings == ()
 
 
@@ -79,7 +82,7 @@ def test_an_import_is_refused_while_another_one_holds_the_session(
         found = read_facts(store, session_id, bundle)
         calls.append(session_id)
         if len(calls) == 3:
-            with pytest.raises(holdfast.ImportRefused, match="is being imported or used elsewhere: wait"):
+            with pytest.raises(ImportRefused, match="is being imported or used elsewhere: wait"):
                 transfer.restore(target, read(second))
         return found
 
@@ -114,7 +117,7 @@ def test_an_import_is_judged_anew_if_another_one_was_quicker(
 
     monkeypatch.setattr(restoring, "_rehearse", judged)
     says = "is there already" if quicker == "whole" else "was begun here, and not by this file"
-    with pytest.raises(holdfast.ImportRefused, match=says):
+    with pytest.raises(ImportRefused, match=says):
         transfer.restore(target, read(second))
     assert transfer.restore(target, read(first)).outcome == ("already_there" if quicker == "whole" else "imported")
     assert is_as_in(target, first)
@@ -130,12 +133,12 @@ def test_the_same_import_twice_at_once_is_one_import(target: holdfast.BlockingSt
     assert transfer.restore(target, read(data), step=at_each_line(again)).outcome == "imported"
     assert outcomes == ["imported", *["already_there"] * (len(outcomes) - 1)]
     assert is_as_in(target, data)
-    assert target.leases.holder(holdfast.OnSession("chat")) is None
+    assert target.leases.holder(OnSession("chat")) is None
 
 
 def test_an_import_whose_lease_was_taken_over_is_refused(target: holdfast.BlockingStore) -> None:
-    data, place = bundle_of("a"), holdfast.OnSession("chat")
-    others: list[holdfast.Lease] = []
+    data, place = bundle_of("a"), OnSession("chat")
+    others: list[Lease] = []
 
     def take_over(line: int) -> None:
         holder = target.leases.holder(place)
@@ -143,7 +146,7 @@ def test_an_import_whose_lease_was_taken_over_is_refused(target: holdfast.Blocki
             target.leases.release(target.leases.claim(place, owner_id=holder.owner_id, ttl_ms=60_000))
             others.append(target.leases.claim(place, owner_id="another", ttl_ms=60_000))
 
-    with pytest.raises(holdfast.ImportRefused, match="was taken over during the import: import it again"):
+    with pytest.raises(ImportRefused, match="was taken over during the import: import it again"):
         transfer.restore(target, read(data), step=at_each_line(take_over))
     assert target.sessions.handle("chat").history().items == ()
     target.leases.release(others[0])
@@ -165,7 +168,7 @@ def test_an_import_that_was_killed_goes_on_at_once_and_keeps_others_out(
         transfer.restore(target, read(first), step=at_each_line(kill))
     monkeypatch.undo()
     before = target._backend.dump()
-    with pytest.raises(holdfast.ImportRefused):
+    with pytest.raises(ImportRefused):
         transfer.restore(target, read(second))
     assert target._backend.dump() == before
     assert transfer.restore(target, read(first)).outcome == "imported"
@@ -181,11 +184,11 @@ def test_an_import_into_a_session_that_is_written_to_is_refused(target: holdfast
         if line == 1:
             {
                 "nodes": lambda: session.add_nodes([holdfast.Node("other", parent=None)]),
-                "meta": lambda: session.save_meta(holdfast.SessionMeta("chat", "other", created_at_ms=1)),
+                "meta": lambda: session.save_meta(SessionMeta("chat", "other", created_at_ms=1)),
                 "turn": lambda: session.commit(holdfast.Commit(turn_id="other")),
             }[change]()
 
-    with pytest.raises((holdfast.ImportRefused, holdfast.Conflict)) as info:
+    with pytest.raises((ImportRefused, holdfast.Conflict)) as info:
         transfer.restore(target, read(bundle_of("a")), step=at_each_line(write))
     assert "chat" in str(info.value)
     turns = [entry.turn_id for entry in session.history()]
@@ -199,7 +202,7 @@ def test_a_lease_is_renewed_as_long_as_an_import_takes(
     ends: list[int] = []
 
     def look(_: int) -> None:
-        holder = target.leases.holder(holdfast.OnSession("chat"))
+        holder = target.leases.holder(OnSession("chat"))
         ends.append(0 if holder is None else holder.expires_at_ms)
 
     renewed: list[Any] = []

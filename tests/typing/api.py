@@ -14,7 +14,9 @@ from holdfast.blocking import Session as BlockingSession
 
 
 async def sessions(store: holdfast.Store) -> None:
-    session = await store.sessions.create("chat", name="First", owner="ada", model="m", relation=holdfast.Child("root"))
+    session = await store.sessions.create(
+        "chat", name="First", owner="ada", model="m", relation=holdfast.sessions.Child("root")
+    )
     assert_type(session, holdfast.Session)
     assert_type(await store.sessions.open("chat"), holdfast.Session | None)
     assert_type(store.sessions.handle("chat"), holdfast.Session)
@@ -22,23 +24,23 @@ async def sessions(store: holdfast.Store) -> None:
     assert_type(await store.sessions.fork("chat", into="other", at="n1"), holdfast.Session)
     assert_type(await store.sessions.fork("chat", into="other", at=3), holdfast.Session)
     page = await store.sessions.list(owner="ada", changed_since_ms=0, limit=10)
-    assert_type(page, holdfast.Page[holdfast.SessionSummary])
+    assert_type(page, holdfast.Page[holdfast.sessions.SessionSummary])
     assert_type(page.next, str | None)
     for summary in page:
-        assert_type(summary, holdfast.SessionSummary)
+        assert_type(summary, holdfast.sessions.SessionSummary)
         assert_type(summary.name, str | None)
-    assert_type(await store.sessions.delete("chat"), holdfast.SessionDeletionReport)
+    assert_type(await store.sessions.delete("chat"), holdfast.sessions.SessionDeletionReport)
     assert_type(session.session_id, str | None)
 
 
-async def turn(session: holdfast.Session, claim: holdfast.WorkClaim, lease: holdfast.Lease) -> None:
+async def turn(session: holdfast.Session, claim: holdfast.WorkClaim, lease: holdfast.leases.Lease) -> None:
     first = holdfast.Commit(
         turn_id="turn-1",
         expected_revision=0,
         graph=holdfast.Append([holdfast.Node("n1", payload={"text": "hi"})], leaf="n1"),
         checkpoint=holdfast.Checkpoint(turn_state={"turn": 1}, execution_state=b"...", others={"memory": [1]}),
         config={"temperature": 0},
-        frames=[holdfast.AgentFrame("frame-1", execution_state=b"...")],
+        frames=[holdfast.sessions.AgentFrame("frame-1", execution_state=b"...")],
         current_frame_id="frame-1",
         usage=[holdfast.Usage("turn", "m", input_tokens=1)],
         completes=[claim, claim.completion()],
@@ -47,17 +49,19 @@ async def turn(session: holdfast.Session, claim: holdfast.WorkClaim, lease: hold
         lease=lease,
     )
     receipt = await session.commit(first)
-    assert_type(receipt, holdfast.CommitReceipt)
+    assert_type(receipt, holdfast.sessions.CommitReceipt)
     assert_type(receipt.revision, int)
     assert_type(receipt.checkpoint_ref, str | None)
     assert_type(receipt.enqueued, tuple[str, ...])
     assert_type(receipt.position, str)
-    assert_type(receipt.manifest.ref("turn_state"), holdfast.Ref)
+    assert_type(receipt.manifest.ref("turn_state"), holdfast.sessions.Ref)
     kept = holdfast.Checkpoint.keeping(receipt.manifest, turn_state={"turn": 2})
     assert_type(kept, holdfast.Checkpoint)
-    await session.commit(holdfast.Commit(graph=holdfast.Unchanged(leaf=None), checkpoint=kept))
-    await session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("n1")], leaf="n1"))))
-    assert_type(await session.add_nodes([holdfast.Node("note")]), holdfast.NodesReceipt)
+    await session.commit(holdfast.Commit(graph=holdfast.sessions.Unchanged(leaf=None), checkpoint=kept))
+    await session.commit(
+        holdfast.Commit(graph=holdfast.sessions.ReplaceGraph(holdfast.sessions.Graph([holdfast.Node("n1")], leaf="n1")))
+    )
+    assert_type(await session.add_nodes([holdfast.Node("note")]), holdfast.sessions.NodesReceipt)
     assert_type(await session.tombstone(["note"]), int)
 
 
@@ -70,43 +74,43 @@ async def block(session: holdfast.Session, claim: holdfast.WorkClaim) -> None:
         turn.usage("m", input_tokens=1)
         turn.enqueue(holdfast.WorkDraft(payloads=[1]))
         turn.complete(claim)
-        assert_type(await turn.attach(b"x"), holdfast.AttachmentRef)
-    assert_type(turn.receipt, holdfast.CommitReceipt | None)
+        assert_type(await turn.attach(b"x"), holdfast.attachments.AttachmentRef)
+    assert_type(turn.receipt, holdfast.sessions.CommitReceipt | None)
     assert_type(turn.messages, list[Any])
-    assert_type(await session.append("hi", turn_id="t2"), holdfast.CommitReceipt)
+    assert_type(await session.append("hi", turn_id="t2"), holdfast.sessions.CommitReceipt)
     assert_type(await session.enqueue("hi", {"x": 1}, source_key="k", kind="mail"), holdfast.WorkBatch)
     assert_type(await session.messages(last=3), list[Any])
 
 
 def blocking_block(session: BlockingSession) -> None:
     with session.turn("t1") as turn:
-        assert_type(turn, holdfast.BlockingTurn)
-        assert_type(turn.attach(b"x"), holdfast.AttachmentRef)
+        assert_type(turn, holdfast.blocking.Turn)
+        assert_type(turn.attach(b"x"), holdfast.attachments.AttachmentRef)
 
 
 async def reading(session: holdfast.Session) -> None:
     view = await session.load()
-    assert_type(view, holdfast.SessionView | None)
-    assert_type(await session.load(holdfast.ActivePath(last=3), at=2), holdfast.SessionView | None)
-    assert_type(await session.load(holdfast.FullGraph()), holdfast.SessionView | None)
+    assert_type(view, holdfast.sessions.SessionView | None)
+    assert_type(await session.load(holdfast.sessions.ActivePath(last=3), at=2), holdfast.sessions.SessionView | None)
+    assert_type(await session.load(holdfast.sessions.FullGraph()), holdfast.sessions.SessionView | None)
     if view is not None:
         assert_type(view.revision, int)
-        assert_type(view.frames, tuple[holdfast.AgentFrame, ...])
+        assert_type(view.frames, tuple[holdfast.sessions.AgentFrame, ...])
         assert_type(view.ledger, tuple[holdfast.Usage, ...])
         assert_type(view.checkpoint, holdfast.Checkpoint | None)
         for node in view.graph.nodes:
             assert_type(node, holdfast.Node)
     assert_type(await session.load_node("n1"), holdfast.Node | None)
     assert_type(await session.nodes(kind="note", newest_first=True), holdfast.Page[holdfast.Node])
-    assert_type(await session.history(), holdfast.Page[holdfast.Revision])
+    assert_type(await session.history(), holdfast.Page[holdfast.sessions.Revision])
     meta = await session.meta()
-    assert_type(meta, holdfast.SessionMeta | None)
+    assert_type(meta, holdfast.sessions.SessionMeta | None)
     if meta is not None:
         assert_type(await session.save_meta(meta), None)
 
 
-async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
-    draft = holdfast.WorkDraft(session_id="chat", payloads=[1], merge_key=holdfast.Group("g"), slot="exclusive")
+async def queue(store: holdfast.Store, lease: holdfast.leases.Lease) -> None:
+    draft = holdfast.WorkDraft(session_id="chat", payloads=[1], merge_key=holdfast.queue.Group("g"), slot="exclusive")
     assert_type(await store.queue.enqueue(draft), holdfast.WorkBatch)
     assert_type(holdfast.WorkDraft.command("chat", "refresh", idempotency_key="1"), holdfast.WorkDraft)
     claim = await store.queue.claim(
@@ -119,7 +123,7 @@ async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
         assert_type(await store.queue.renew(claim, ttl_ms=1_000), holdfast.WorkClaim)
         assert_type(await store.queue.abandon(claim), int)
         assert_type(await store.queue.abandon(claim.completion()), int)
-        assert_type(claim.token, holdfast.Token)
+        assert_type(claim.token, holdfast.leases.Token)
     assert_type(await store.queue.cancel("chat", "b"), holdfast.WorkBatch | None)
     assert_type(store.limits, holdfast.Limits)
     assert_type(await store.queue.find("chat", "key"), holdfast.WorkBatch | None)
@@ -131,21 +135,21 @@ async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
     assert_type(await store.queue.list_pending("chat"), holdfast.Page[holdfast.WorkBatch])
     assert_type(holdfast.every(store.queue.list, "chat", limit=10), AsyncIterable[holdfast.WorkBatch])
     async for summary in holdfast.every(store.sessions.list, owner="ada"):
-        assert_type(summary, holdfast.SessionSummary)
+        assert_type(summary, holdfast.sessions.SessionSummary)
     assert_type(await store.queue.sessions(), holdfast.Page[str])
     assert_type(await store.queue.wait("chat", timeout_ms=1_000), None)
     following = await store.queue.claim_next(owner_id="w", kinds=["mail"], ttl_ms=1_000, exclusive=True)
     assert_type(following, holdfast.WorkClaim | None)
     assert_type(await store.queue.wait_next(timeout_ms=1_000, kinds=["mail"]), None)
     if claim is not None:
-        assert_type(await store.queue.complete(claim), holdfast.WorkReceipt)
+        assert_type(await store.queue.complete(claim), holdfast.queue.WorkReceipt)
         pair = await store.queue.complete_and_claim_next(claim.completion(), owner_id="w")
-        assert_type(pair, tuple[holdfast.WorkReceipt, holdfast.WorkClaim | None])
+        assert_type(pair, tuple[holdfast.queue.WorkReceipt, holdfast.WorkClaim | None])
         failed = await store.queue.fail(claim, "no answer", retry_in_ms=None, max_attempts=3)
         assert_type(failed, tuple[holdfast.WorkBatch, ...])
     assert_type(await store.queue.dead_letters(kind="mail"), holdfast.Page[holdfast.WorkBatch])
-    assert_type(await store.queue.set_limit("mail", at_once=2, per_key=1), holdfast.KindLimit)
-    assert_type(await store.queue.limits(), holdfast.Page[holdfast.KindLimit])
+    assert_type(await store.queue.set_limit("mail", at_once=2, per_key=1), holdfast.queue.KindLimit)
+    assert_type(await store.queue.limits(), holdfast.Page[holdfast.queue.KindLimit])
     assert_type(await store.queue.remove_limit("mail"), bool)
     assert_type(await store.queue.pause("mail"), bool)
     assert_type(await store.queue.resume("mail"), bool)
@@ -160,135 +164,162 @@ async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
 
 async def attachments(store: holdfast.Store, session: holdfast.Session) -> None:
     ref = await session.attachments.put(b"...", media_type="image/png", width=1, height=1, label="a cat")
-    assert_type(ref, holdfast.AttachmentRef)
-    assert_type(await session.attachments.get(ref.id), holdfast.Attachment)
-    assert_type(await session.attachments.entry(ref.id), holdfast.AttachmentEntry)
-    assert_type(await session.attachments.list(), holdfast.Page[holdfast.AttachmentRef])
-    assert_type(await session.attachments.record_intent("photo", uri="s3://b/1"), holdfast.AttachmentEntry)
+    assert_type(ref, holdfast.attachments.AttachmentRef)
+    assert_type(await session.attachments.get(ref.id), holdfast.attachments.Attachment)
+    assert_type(await session.attachments.entry(ref.id), holdfast.attachments.AttachmentEntry)
+    assert_type(await session.attachments.list(), holdfast.Page[holdfast.attachments.AttachmentRef])
+    assert_type(await session.attachments.record_intent("photo", uri="s3://b/1"), holdfast.attachments.AttachmentEntry)
     assert_type(await session.attachments.commit_refs([ref.id]), int)
-    assert_type(await session.attachments.list_uncommitted(), holdfast.Page[holdfast.AttachmentEntry])
+    assert_type(await session.attachments.list_uncommitted(), holdfast.Page[holdfast.attachments.AttachmentEntry])
     assert_type(await session.attachments.forget(ref.id), bool)
-    assert_type(await store.attachments.list_uncommitted(), holdfast.Page[holdfast.AttachmentEntry])
-    assert_type(await store.attachments.sweep(older_than_ms=1), holdfast.SweepReport)
+    assert_type(await store.attachments.list_uncommitted(), holdfast.Page[holdfast.attachments.AttachmentEntry])
+    assert_type(await store.attachments.sweep(older_than_ms=1), holdfast.attachments.SweepReport)
 
 
-async def processes(store: holdfast.Store, lease: holdfast.Lease) -> None:
+async def processes(store: holdfast.Store, lease: holdfast.leases.Lease) -> None:
     kinds = [
-        holdfast.EventType("done", terminal=holdfast.TerminalRule("completed", outcome=holdfast.Pointer("/result"))),
-        holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload(), when=holdfast.Present("/x"))),
+        holdfast.events.EventType(
+            "done", terminal=holdfast.events.TerminalRule("completed", outcome=holdfast.events.Pointer("/result"))
+        ),
+        holdfast.events.EventType(
+            "news", wake=holdfast.events.WakeRule(input=holdfast.events.Payload(), when=holdfast.events.Present("/x"))
+        ),
     ]
     scope = holdfast.Scope("chat", "frame-1")
     registration = holdfast.ProcessRegistration(
-        "build", holdfast.ToolCall("c", "t", "tool"), event_types=kinds, env_ref="env", wake_target=scope
+        "build", holdfast.processes.ToolCall("c", "t", "tool"), event_types=kinds, env_ref="env", wake_target=scope
     )
     process = await store.processes.register(registration)
-    assert_type(process, holdfast.Process)
+    assert_type(process, holdfast.processes.Process)
     assert_type(process.status, Literal["running", "completed", "failed", "cancelled", "abandoned"])
-    assert_type(process.outcome, holdfast.ProcessOutcome | None)
-    assert_type(await store.processes.get("build"), holdfast.Process | None)
-    assert_type(await store.processes.list(status="any", waiting=True), holdfast.Page[holdfast.Process])
-    assert_type(await store.processes.set_external_ref("build", holdfast.ExternalRef("ci", "1")), holdfast.Process)
-    assert_type(await store.processes.set_wait("build", holdfast.SignalWait("go", 1)), holdfast.Process)
-    assert_type(await store.processes.clear_wait("build"), holdfast.Process)
-    assert_type(await store.processes.complete("build", holdfast.Failed("no"), lease=lease), holdfast.Process)
+    assert_type(process.outcome, holdfast.processes.ProcessOutcome | None)
+    assert_type(await store.processes.get("build"), holdfast.processes.Process | None)
+    assert_type(await store.processes.list(status="any", waiting=True), holdfast.Page[holdfast.processes.Process])
+    assert_type(
+        await store.processes.set_external_ref("build", holdfast.processes.ExternalRef("ci", "1")),
+        holdfast.processes.Process,
+    )
+    assert_type(
+        await store.processes.set_wait("build", holdfast.processes.SignalWait("go", 1)), holdfast.processes.Process
+    )
+    assert_type(await store.processes.clear_wait("build"), holdfast.processes.Process)
+    assert_type(
+        await store.processes.complete("build", holdfast.processes.Failed("no"), lease=lease),
+        holdfast.processes.Process,
+    )
     outcome = await store.processes.wait("build", timeout_ms=1)
-    assert_type(outcome, holdfast.Completed | holdfast.Failed | holdfast.Cancelled | holdfast.Abandoned)
+    assert_type(
+        outcome,
+        holdfast.processes.Completed
+        | holdfast.processes.Failed
+        | holdfast.processes.Cancelled
+        | holdfast.processes.Abandoned,
+    )
     match outcome:
-        case holdfast.Completed():
+        case holdfast.processes.Completed():
             pass
         case (
-            holdfast.Failed(message=message) | holdfast.Cancelled(message=message) | holdfast.Abandoned(message=message)
+            holdfast.processes.Failed(message=message)
+            | holdfast.processes.Cancelled(message=message)
+            | holdfast.processes.Abandoned(message=message)
         ):
             assert_type(message, str)
-    assert_type(await store.processes.forget_session("chat"), holdfast.ProcessSessionReport)
+    assert_type(await store.processes.forget_session("chat"), holdfast.processes.ProcessSessionReport)
 
 
 async def events(store: holdfast.Store) -> None:
     receipt = await store.events.append("build", "news", {"x": 1}, replay_key="r", wake_target=holdfast.Scope("chat"))
-    assert_type(receipt, holdfast.AppendReceipt)
-    assert_type(receipt.wake, holdfast.Wake | None)
-    assert_type(await store.events.signal("build", "go"), holdfast.AppendReceipt)
-    assert_type(await store.events.request_cancel("build", reason="late"), holdfast.AppendReceipt)
-    assert_type(await store.events.after("build", 3, type="news"), holdfast.Page[holdfast.ProcessEvent])
-    assert_type(await store.events.recent("build"), tuple[holdfast.ProcessEvent, ...])
+    assert_type(receipt, holdfast.events.AppendReceipt)
+    assert_type(receipt.wake, holdfast.events.Wake | None)
+    assert_type(await store.events.signal("build", "go"), holdfast.events.AppendReceipt)
+    assert_type(await store.events.request_cancel("build", reason="late"), holdfast.events.AppendReceipt)
+    assert_type(await store.events.after("build", 3, type="news"), holdfast.Page[holdfast.events.ProcessEvent])
+    assert_type(await store.events.recent("build"), tuple[holdfast.events.ProcessEvent, ...])
     assert_type(await store.events.count("build", "news", through=9), int)
-    assert_type(await store.events.wait_for("build", "news", timeout_ms=1), holdfast.ProcessEvent)
-    assert_type(await store.events.wakes("build"), holdfast.Page[holdfast.ProcessEvent])
+    assert_type(await store.events.wait_for("build", "news", timeout_ms=1), holdfast.events.ProcessEvent)
+    assert_type(await store.events.wakes("build"), holdfast.Page[holdfast.events.ProcessEvent])
     assert_type(await store.events.ack_wake("build", 1), None)
     following = store.events.follow("build", after=1)
-    assert_type(following, AsyncIterator[holdfast.ProcessEvent])
+    assert_type(following, AsyncIterator[holdfast.events.ProcessEvent])
     async for event in following:
-        assert_type(event, holdfast.ProcessEvent)
+        assert_type(event, holdfast.events.ProcessEvent)
 
 
 async def handles(store: holdfast.Store) -> None:
     scope, other = holdfast.Scope("chat"), holdfast.Scope("other")
-    descriptor = holdfast.HandleDescriptor("job", "mine")
-    assert_type(await store.grants.grant(scope, "build", descriptor), holdfast.Grant)
+    descriptor = holdfast.grants.HandleDescriptor("job", "mine")
+    assert_type(await store.grants.grant(scope, "build", descriptor), holdfast.grants.Grant)
     assert_type(await store.grants.revoke(scope, "build"), bool)
-    assert_type(await store.grants.transfer(scope, other, ["build"]), tuple[holdfast.Grant, ...])
-    assert_type(await store.grants.list(scope), holdfast.Page[holdfast.GrantedProcess])
-    assert_type(await store.grants.list_live(scope), holdfast.Page[holdfast.GrantedProcess])
+    assert_type(await store.grants.transfer(scope, other, ["build"]), tuple[holdfast.grants.Grant, ...])
+    assert_type(await store.grants.list(scope), holdfast.Page[holdfast.grants.GrantedProcess])
+    assert_type(await store.grants.list_live(scope), holdfast.Page[holdfast.grants.GrantedProcess])
     assert_type(await store.grants.has(scope, "build"), bool)
-    assert_type(await store.grants.of_process("build"), holdfast.Page[holdfast.Grant])
-    lease = await store.leases.claim(holdfast.OnProcess("build"), owner_id="w", ttl_ms=1)
-    assert_type(lease, holdfast.Lease)
-    assert_type(lease.resource, holdfast.OnSession | holdfast.OnProcess)
-    assert_type(await store.leases.renew(lease), holdfast.Lease)
+    assert_type(await store.grants.of_process("build"), holdfast.Page[holdfast.grants.Grant])
+    lease = await store.leases.claim(holdfast.leases.OnProcess("build"), owner_id="w", ttl_ms=1)
+    assert_type(lease, holdfast.leases.Lease)
+    assert_type(lease.resource, holdfast.leases.OnSession | holdfast.leases.OnProcess)
+    assert_type(await store.leases.renew(lease), holdfast.leases.Lease)
     assert_type(await store.leases.release(lease), bool)
-    assert_type(await store.leases.holder(holdfast.OnSession("chat")), holdfast.LeaseHolder | None)
+    assert_type(await store.leases.holder(holdfast.leases.OnSession("chat")), holdfast.leases.LeaseHolder | None)
 
 
 async def triggers(store: holdfast.Store) -> None:
-    draft = holdfast.SubscriptionDraft(
+    draft = holdfast.triggers.SubscriptionDraft(
         source_type="cron",
-        target=holdfast.Engine("py", {}),
-        registrant=holdfast.BySession(holdfast.Scope("chat")),
-        input_template={"event": holdfast.EventPayload(), "n": holdfast.Fixed(1)},
+        target=holdfast.processes.Engine("py", {}),
+        registrant=holdfast.processes.BySession(holdfast.Scope("chat")),
+        input_template={"event": holdfast.triggers.EventPayload(), "n": holdfast.triggers.Fixed(1)},
         env_ref="env",
     )
     subscription = await store.triggers.subscribe(draft)
-    assert_type(subscription, holdfast.Subscription)
-    assert_type(await store.triggers.list(session_id="chat"), holdfast.Page[holdfast.Subscription])
-    assert_type(await store.triggers.cancel(subscription.handle, registrant=holdfast.Host()), bool)
+    assert_type(subscription, holdfast.triggers.Subscription)
+    assert_type(await store.triggers.list(session_id="chat"), holdfast.Page[holdfast.triggers.Subscription])
+    assert_type(await store.triggers.cancel(subscription.handle, registrant=holdfast.processes.Host()), bool)
     assert_type(await store.triggers.forget_session("chat"), int)
     assert_type(store.triggers.source_key("cron", {"at": 7}), str)
     occurrence = await store.triggers.record("cron", "daily", idempotency_key="1", payload={})
-    assert_type(occurrence, holdfast.Occurrence)
-    assert_type(await store.triggers.reserve(occurrence.occurrence_id), holdfast.Page[holdfast.TriggerDelivery])
+    assert_type(occurrence, holdfast.triggers.Occurrence)
+    assert_type(
+        await store.triggers.reserve(occurrence.occurrence_id), holdfast.Page[holdfast.triggers.TriggerDelivery]
+    )
     emission = await store.triggers.emit("cron", "daily", idempotency_key="1")
-    assert_type(emission, holdfast.Emission)
+    assert_type(emission, holdfast.triggers.Emission)
     for delivery in emission.deliveries:
-        assert_type(holdfast.registration_for(delivery), holdfast.ProcessRegistration)
-        assert_type(await store.triggers.mark_started(delivery), holdfast.TriggerDelivery)
-        assert_type(await store.triggers.mark_failed(delivery, "no"), holdfast.TriggerDelivery)
-    assert_type(await store.triggers.undelivered(), holdfast.Page[holdfast.TriggerDelivery])
-    assert_type(await store.triggers.undelivered(runs_only=True), holdfast.Page[holdfast.TriggerDelivery])
+        assert_type(holdfast.triggers.registration_for(delivery), holdfast.ProcessRegistration)
+        assert_type(await store.triggers.mark_started(delivery), holdfast.triggers.TriggerDelivery)
+        assert_type(await store.triggers.mark_failed(delivery, "no"), holdfast.triggers.TriggerDelivery)
+    assert_type(await store.triggers.undelivered(), holdfast.Page[holdfast.triggers.TriggerDelivery])
+    assert_type(await store.triggers.undelivered(runs_only=True), holdfast.Page[holdfast.triggers.TriggerDelivery])
     await store.triggers.wait_undelivered(timeout_ms=1)
-    assert_type(await store.triggers.occurrences(), holdfast.Page[holdfast.Occurrence])
+    assert_type(await store.triggers.occurrences(), holdfast.Page[holdfast.triggers.Occurrence])
     deliveries = await store.triggers.deliveries(occurrence.occurrence_id)
-    assert_type(deliveries, holdfast.Page[holdfast.TriggerDelivery])
-    assert_type(await store.triggers.restore(subscription), holdfast.RestoreReceipt)
-    assert_type(await store.triggers.restore_occurrence(occurrence, deliveries.items), holdfast.RestoreReceipt)
+    assert_type(deliveries, holdfast.Page[holdfast.triggers.TriggerDelivery])
+    assert_type(await store.triggers.restore(subscription), holdfast.maintenance.RestoreReceipt)
+    assert_type(
+        await store.triggers.restore_occurrence(occurrence, deliveries.items), holdfast.maintenance.RestoreReceipt
+    )
 
 
 async def schedules(store: holdfast.Store) -> None:
     work = holdfast.WorkDraft(session_id="reports", payloads=[{}], kind="report")
     schedule = await store.schedules.put("nightly", "0 3 * * *", tz="Europe/Vienna", work=work)
-    assert_type(schedule, holdfast.Schedule)
-    assert_type(await store.schedules.put("nightly", "0 3 * * *", run=holdfast.Run("report")), holdfast.Schedule)
-    assert_type(await store.schedules.get("nightly"), holdfast.Schedule | None)
-    assert_type(await store.schedules.list(limit=1), holdfast.Page[holdfast.Schedule])
-    assert_type(await store.schedules.pause("nightly"), holdfast.Schedule)
-    assert_type(await store.schedules.resume("nightly"), holdfast.Schedule)
-    assert_type(await store.schedules.run_now("nightly", idempotency_key="1"), holdfast.Firing)
+    assert_type(schedule, holdfast.schedules.Schedule)
+    assert_type(
+        await store.schedules.put("nightly", "0 3 * * *", run=holdfast.processes.Run("report")),
+        holdfast.schedules.Schedule,
+    )
+    assert_type(await store.schedules.get("nightly"), holdfast.schedules.Schedule | None)
+    assert_type(await store.schedules.list(limit=1), holdfast.Page[holdfast.schedules.Schedule])
+    assert_type(await store.schedules.pause("nightly"), holdfast.schedules.Schedule)
+    assert_type(await store.schedules.resume("nightly"), holdfast.schedules.Schedule)
+    assert_type(await store.schedules.run_now("nightly", idempotency_key="1"), holdfast.schedules.Firing)
     assert_type(await store.schedules.remove("nightly"), bool)
-    assert_type(await store.schedules.fire_next(), holdfast.Firing | None)
+    assert_type(await store.schedules.fire_next(), holdfast.schedules.Firing | None)
     await store.schedules.wait_next(timeout_ms=1)
-    assert_type(await store.schedules.restore(schedule), holdfast.RestoreReceipt)
+    assert_type(await store.schedules.restore(schedule), holdfast.maintenance.RestoreReceipt)
 
 
-def show(progress: holdfast.Progress) -> None:
+def show(progress: holdfast.maintenance.Progress) -> None:
     assert_type((progress.done, progress.total), tuple[int, int])
 
 
@@ -296,29 +327,29 @@ async def the_rest(store: holdfast.Store) -> None:
     assert_type(await store.artifacts.put("module", "main", b""), str)
     assert_type(await store.artifacts.put_content("module", b""), str)
     artifact = await store.artifacts.get("module", "main")
-    assert_type(artifact, holdfast.Artifact | None)
-    assert_type(await store.artifacts.list(), holdfast.Page[holdfast.ArtifactSummary])
+    assert_type(artifact, holdfast.artifacts.Artifact | None)
+    assert_type(await store.artifacts.list(), holdfast.Page[holdfast.artifacts.ArtifactSummary])
     assert_type(await store.artifacts.delete("module", "main"), bool)
-    worker = holdfast.WorkerInfo("w1", host="here", pid=7)
-    assert_type(await store.workers.heartbeat(worker, ttl_ms=1_000), holdfast.Heartbeat)
-    assert_type(await store.workers.list(), holdfast.Page[holdfast.WorkerInfo])
+    worker = holdfast.workers.WorkerInfo("w1", host="here", pid=7)
+    assert_type(await store.workers.heartbeat(worker, ttl_ms=1_000), holdfast.workers.Heartbeat)
+    assert_type(await store.workers.list(), holdfast.Page[holdfast.workers.WorkerInfo])
     assert_type(await store.workers.leave("w1"), bool)
-    assert_type(await store.workers.release("w1"), holdfast.WorkerRelease)
-    assert_type(await store.maintenance.vacuum("chat"), holdfast.VacuumReport)
-    assert_type(await store.maintenance.collect_garbage(), holdfast.GarbageReport)
+    assert_type(await store.workers.release("w1"), holdfast.workers.WorkerRelease)
+    assert_type(await store.maintenance.vacuum("chat"), holdfast.maintenance.VacuumReport)
+    assert_type(await store.maintenance.collect_garbage(), holdfast.maintenance.GarbageReport)
     policy = holdfast.RetentionPolicy(keep_revisions=10, settled_batches_older_than_ms=1)
-    assert_type(await store.maintenance.prune(policy, dry_run=True, max_rows=5), holdfast.PruneReport)
-    assert_type(await store.maintenance.stats(), holdfast.Stats)
+    assert_type(await store.maintenance.prune(policy, dry_run=True, max_rows=5), holdfast.maintenance.PruneReport)
+    assert_type(await store.maintenance.stats(), holdfast.maintenance.Stats)
     diagnosis = await store.maintenance.diagnose(integrity=False)
-    assert_type(diagnosis, holdfast.Diagnosis)
-    assert_type(diagnosis.concerns, tuple[holdfast.Concern, ...])
+    assert_type(diagnosis, holdfast.maintenance.Diagnosis)
+    assert_type(diagnosis.concerns, tuple[holdfast.maintenance.Concern, ...])
     assert diagnosis.facts is not None
-    assert_type(diagnosis.facts.engine, holdfast.SqliteFacts | holdfast.PostgresFacts | None)
-    assert_type(await store.maintenance.collect_garbage(progress=show), holdfast.GarbageReport)
-    assert_type(await store.maintenance.verify(progress=show), holdfast.VerifyReport)
+    assert_type(diagnosis.facts.engine, holdfast.maintenance.SqliteFacts | holdfast.maintenance.PostgresFacts | None)
+    assert_type(await store.maintenance.collect_garbage(progress=show), holdfast.maintenance.GarbageReport)
+    assert_type(await store.maintenance.verify(progress=show), holdfast.maintenance.VerifyReport)
     report = await store.maintenance.verify()
-    assert_type(report, holdfast.VerifyReport)
-    assert_type(report.findings, tuple[holdfast.Finding, ...])
+    assert_type(report, holdfast.maintenance.VerifyReport)
+    assert_type(report.findings, tuple[holdfast.maintenance.Finding, ...])
     anything: holdfast.Receipt = await store.sessions.handle("chat").commit(holdfast.Commit())
     assert_type(store.reading(after=anything, wait_ms=0, fall_back=False), holdfast.Store)
     assert_type(store.reading(after=await store.position()), holdfast.Store)
@@ -334,7 +365,9 @@ async def opening() -> None:
     opened = await holdfast.open(Path("agent.db"), options=holdfast.SqliteOptions(synchronous="normal"))
     assert_type(opened, holdfast.Store)
     assert_type(await opened.close(), None)
-    judges: dict[str, holdfast.ArtifactCheck] = {"module": lambda ref, data: None if data else f"{ref} is empty"}
+    judges: dict[str, holdfast.artifacts.ArtifactCheck] = {
+        "module": lambda ref, data: None if data else f"{ref} is empty"
+    }
     assert_type(holdfast.open_blocking("memory:", artifact_checks=judges), holdfast.BlockingStore)
 
 
@@ -367,36 +400,42 @@ def refusals(session: holdfast.Session, error: holdfast.HoldfastError) -> None:
 def without_await() -> None:
     with holdfast.open_blocking("memory:") as store:
         assert_type(store, holdfast.BlockingStore)
-        assert_type(holdfast.every(store.events.after, "p", 3, type="news"), Iterable[holdfast.ProcessEvent])
+        assert_type(holdfast.every(store.events.after, "p", 3, type="news"), Iterable[holdfast.events.ProcessEvent])
         for summary in holdfast.every(store.sessions.list, owner="ada"):
-            assert_type(summary, holdfast.SessionSummary)
+            assert_type(summary, holdfast.sessions.SessionSummary)
         session = store.sessions.create("chat", owner="ada")
         assert_type(session, BlockingSession)
         assert_type(store.sessions.open("chat"), BlockingSession | None)
         assert_type(store.sessions.handle("chat"), BlockingSession)
-        view = session.load(holdfast.ActivePath(last=3))
-        assert_type(view, holdfast.SessionView | None)
+        view = session.load(holdfast.sessions.ActivePath(last=3))
+        assert_type(view, holdfast.sessions.SessionView | None)
         receipt = session.commit(holdfast.Commit(turn_id="t"))
-        assert_type(receipt, holdfast.CommitReceipt)
-        assert_type(session.attachments.put(b"..."), holdfast.AttachmentRef)
-        assert_type(session.history(limit=3), holdfast.Page[holdfast.Revision])
-        assert_type(store.sessions.list(owner="ada"), holdfast.Page[holdfast.SessionSummary])
+        assert_type(receipt, holdfast.sessions.CommitReceipt)
+        assert_type(session.attachments.put(b"..."), holdfast.attachments.AttachmentRef)
+        assert_type(session.history(limit=3), holdfast.Page[holdfast.sessions.Revision])
+        assert_type(store.sessions.list(owner="ada"), holdfast.Page[holdfast.sessions.SessionSummary])
         fork = store.sessions.fork("chat", into="other")
         assert_type(fork, BlockingSession)
         claim = store.queue.claim("chat", owner_id="w")
         assert_type(claim, holdfast.WorkClaim | None)
         assert_type(store.queue.wait("chat", timeout_ms=1), None)
         events = store.events.follow("build", timeout_ms=1)
-        assert_type(events, Iterator[holdfast.ProcessEvent])
+        assert_type(events, Iterator[holdfast.events.ProcessEvent])
         for event in events:
-            assert_type(event, holdfast.ProcessEvent)
+            assert_type(event, holdfast.events.ProcessEvent)
         outcome = store.processes.wait("build", timeout_ms=1)
-        assert_type(outcome, holdfast.Completed | holdfast.Failed | holdfast.Cancelled | holdfast.Abandoned)
+        assert_type(
+            outcome,
+            holdfast.processes.Completed
+            | holdfast.processes.Failed
+            | holdfast.processes.Cancelled
+            | holdfast.processes.Abandoned,
+        )
         assert_type(store.grants.has(holdfast.Scope("chat"), "build"), bool)
-        assert_type(store.leases.claim(holdfast.OnSession("chat"), owner_id="w"), holdfast.Lease)
-        assert_type(store.triggers.emit("cron", "daily", idempotency_key="1"), holdfast.Emission)
+        assert_type(store.leases.claim(holdfast.leases.OnSession("chat"), owner_id="w"), holdfast.leases.Lease)
+        assert_type(store.triggers.emit("cron", "daily", idempotency_key="1"), holdfast.triggers.Emission)
         assert_type(store.triggers.source_key("cron"), str)
-        assert_type(store.artifacts.get("module", "main"), holdfast.Artifact | None)
+        assert_type(store.artifacts.get("module", "main"), holdfast.artifacts.Artifact | None)
         assert_type(store.maintenance.verify().ok, bool)
         assert_type(store.reading(after=store.position()), holdfast.BlockingStore)
         assert_type(store.durability, Literal["ephemeral", "durable"])
@@ -418,10 +457,12 @@ async def wrong(store: holdfast.Store, session: holdfast.Session, blocking: hold
 class CountsOperations:
     """An observer as a user writes it."""
 
-    def begin(self, operation: str, system: str, *, steps: bool) -> Callable[[holdfast.Observation], None] | None:
+    def begin(
+        self, operation: str, system: str, *, steps: bool
+    ) -> Callable[[holdfast.observers.Observation], None] | None:
         return None if steps else self.end
 
-    def end(self, observation: holdfast.Observation) -> None:
+    def end(self, observation: holdfast.observers.Observation) -> None:
         assert_type(observation.duration_ms, float)
         assert_type(observation.outcome, Literal["ok", "refused", "failed", "cancelled"])
         assert_type(observation.error_class, str | None)
@@ -429,5 +470,9 @@ class CountsOperations:
 
 async def observed(url: str) -> None:
     assert_type(await holdfast.open(url, observe=CountsOperations()), holdfast.Store)
-    observers: list[holdfast.Observer] = [CountsOperations(), holdfast.Logging(), holdfast.OpenTelemetry()]
+    observers: list[holdfast.observers.Observer] = [
+        CountsOperations(),
+        holdfast.observers.Logging(),
+        holdfast.observers.OpenTelemetry(),
+    ]
     assert_type(holdfast.open_blocking(url, observe=observers), holdfast.BlockingStore)

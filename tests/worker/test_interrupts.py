@@ -52,7 +52,7 @@ def test_an_interrupted_handler_is_cancelled_within_a_second_and_not_tried_again
         finally:
             stage.ended.put(time.monotonic())
 
-    def answer(turn: holdfast.BlockingTurn) -> None:
+    def answer(turn: holdfast.blocking.Turn) -> None:
         if turn.input == "next":
             turn.add("next")
             return
@@ -97,7 +97,7 @@ def test_an_interrupted_turn_keeps_what_its_handler_wants_before_the_next_turn_b
             turn.keep()
             raise
 
-    def answer(turn: holdfast.BlockingTurn) -> None:
+    def answer(turn: holdfast.blocking.Turn) -> None:
         if turn.input == "next":
             turn.add(["next", *turn.messages])
             return
@@ -170,7 +170,7 @@ def test_a_turn_that_is_interrupted_at_its_end_is_refused(
     worker = Worker(url)
 
     @worker.turn
-    def answer(turn: holdfast.BlockingTurn) -> None:
+    def answer(turn: holdfast.blocking.Turn) -> None:
         if turn.input == "poem":
             store.sessions.handle("chat").interrupt()
         turn.add(turn.input)
@@ -212,7 +212,7 @@ def test_the_message_of_a_killed_worker_is_interrupted_for_good(url: str, store:
     is_next = threading.Event()
 
     @worker.turn
-    def answer(turn: holdfast.BlockingTurn) -> None:
+    def answer(turn: holdfast.blocking.Turn) -> None:
         seen.append(turn.input)
         is_next.set()
 

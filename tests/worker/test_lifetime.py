@@ -52,7 +52,7 @@ def test_a_run_until_idle_waits_for_work_that_a_running_call_makes(url: str, sto
             )
 
     @worker.turn
-    def answer(turn: holdfast.BlockingTurn) -> None:
+    def answer(turn: holdfast.blocking.Turn) -> None:
         turn.enqueue(holdfast.WorkDraft(session_id="s", payloads=[0], kind="chain"))
 
     put(store, "go")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.processes import Abandoned, Cancelled, Completed, ExternalRef, Failed, Process, Recovery
 from holdfast.testing.clock import ManualClock
 from holdfast.worker import BlockingRun, ChildFailed, Failure, GiveUp, Retry, Run, Worker
 
@@ -35,7 +36,7 @@ class Running:
         assert not self._thread.is_alive()
 
 
-def process_of(store: holdfast.BlockingStore, id: str = "r1") -> holdfast.Process:
+def process_of(store: holdfast.BlockingStore, id: str = "r1") -> Process:
     process = store.processes.get(id)
     assert process is not None
     return process
@@ -59,7 +60,7 @@ def test_the_result_of_a_handler_completes_the_run(url: str, store: holdfast.Blo
     store.processes.start("research", {"question": "why?"}, id="r1")
     worker.run(until_idle=True)
     outcome = process_of(store).outcome
-    assert outcome == holdfast.Completed(["r1", "research", 1, {"question": "why?"}, "why?", 1])
+    assert outcome == Completed(["r1", "research", 1, {"question": "why?"}, "why?", 1])
     assert [event.payload for event in store.events.after("r1", type="progress")] == [{"asked": "why?"}]
     assert repr(worker.tally) == "1 done, 0 failed, 0 dead"
 
@@ -76,7 +77,7 @@ def test_arguments_that_are_no_object_follow_the_run(
 
     store.processes.start("any", args, id="r1")
     worker.run(until_idle=True)
-    assert process_of(store).outcome == holdfast.Completed(got)
+    assert process_of(store).outcome == Completed(got)
 
 
 def test_arguments_that_do_not_fit_are_named_in_the_error(url: str, store: holdfast.BlockingStore) -> None:
@@ -88,7 +89,7 @@ def test_arguments_that_do_not_fit_are_named_in_the_error(url: str, store: holdf
     store.processes.start("research", {"query": "why?"}, id="r1")
     worker.run(until_idle=True)
     outcome = process_of(store).outcome
-    assert isinstance(outcome, holdfast.Failed)
+    assert isinstance(outcome, Failed)
     assert outcome.message.startswith("InvalidRequest: args: do not fit")
     assert "'question'" in outcome.message
 
@@ -104,7 +105,7 @@ def test_a_failing_run_is_tried_again_and_then_failed(url: str, store: holdfast.
 
     store.processes.start("research", id="r1")
     worker.run(until_idle=True)
-    assert process_of(store).outcome == holdfast.Failed("ValueError: attempt 2", code="handler_failed")
+    assert process_of(store).outcome == Failed("ValueError: attempt 2", code="handler_failed")
     assert [(one.shape, one.id, one.attempt, one.is_last) for one in told] == [
         ("process", "r1", 1, False),
         ("process", "r1", 2, True),
@@ -133,7 +134,7 @@ def test_a_result_that_json_cannot_hold_fails_by_name(url: str, store: holdfast.
     store.processes.start("research", id="r1")
     worker.run(until_idle=True)
     outcome = process_of(store).outcome
-    assert isinstance(outcome, holdfast.Failed)
+    assert isinstance(outcome, Failed)
     assert outcome.message.startswith("InvalidRequest: outcome")
 
 
@@ -144,8 +145,8 @@ def test_versions_of_a_handler_live_side_by_side(url: str, store: holdfast.Block
     for version in ("1", "2"):
         store.processes.start("research", id=f"r{version}", version=version)
     worker.run(until_idle=True)
-    assert process_of(store, "r1").outcome == holdfast.Completed("any")
-    assert process_of(store, "r2").outcome == holdfast.Completed("second")
+    assert process_of(store, "r1").outcome == Completed("any")
+    assert process_of(store, "r2").outcome == Completed("second")
 
 
 # Cancellation.
@@ -182,7 +183,7 @@ def test_a_request_to_cancel_reaches_the_handler_within_a_second(
         asked_s = time.monotonic()
         store.events.request_cancel("r1", reason="too late")
         outcome = store.processes.wait("r1", timeout_ms=WAIT_MS)
-    assert outcome == holdfast.Cancelled("too late")
+    assert outcome == Cancelled("too late")
     assert ended_s[0] - asked_s < 1
 
 
@@ -193,7 +194,7 @@ def test_a_run_that_was_cancelled_before_it_began_is_not_called(url: str, store:
     store.processes.start("research", id="r1", due_at_ms=store.now_ms() + 3_600_000)
     store.events.request_cancel("r1", reason="never mind")
     worker.run(until_idle=True)
-    assert (calls, process_of(store).outcome) == ([], holdfast.Cancelled("never mind"))
+    assert (calls, process_of(store).outcome) == ([], Cancelled("never mind"))
 
 
 def test_an_error_of_the_clean_up_is_kept_with_the_cancellation(url: str, store: holdfast.BlockingStore) -> None:
@@ -213,7 +214,7 @@ def test_an_error_of_the_clean_up_is_kept_with_the_cancellation(url: str, store:
         assert begun.wait(WAIT_S)
         store.events.request_cancel("r1")
         outcome = store.processes.wait("r1", timeout_ms=WAIT_MS)
-    assert outcome == holdfast.Cancelled("cancelled on request", raw={"error": "OSError: disk"})
+    assert outcome == Cancelled("cancelled on request", raw={"error": "OSError: disk"})
 
 
 # Leases and recovery.
@@ -249,9 +250,9 @@ def test_a_handler_whose_lease_is_lost_is_cancelled_and_stores_nothing(url: str,
     store.processes.start("research", id="r1")
     with Running(worker):
         assert begun.wait(WAIT_S)
-        store.processes.complete("r1", holdfast.Completed("elsewhere"))
+        store.processes.complete("r1", Completed("elsewhere"))
         assert ended.wait(WAIT_S)
-    assert process_of(store).outcome == holdfast.Completed("elsewhere")
+    assert process_of(store).outcome == Completed("elsewhere")
     assert worker.tally.lost == 1
 
 
@@ -268,7 +269,7 @@ def lose_a_holder(store: holdfast.BlockingStore) -> None:
     [("the start", "owner_bound"), ("the handler", "owner_bound"), ("the handler", "external")],
 )
 def test_what_must_not_run_again_is_abandoned_with_evidence(
-    url: str, store: holdfast.BlockingStore, declared_by: str, recovery: holdfast.Recovery
+    url: str, store: holdfast.BlockingStore, declared_by: str, recovery: Recovery
 ) -> None:
     worker = Worker(url)
     calls: list[Any] = []
@@ -278,7 +279,7 @@ def test_what_must_not_run_again_is_abandoned_with_evidence(
     worker.run(until_idle=True)
     outcome = process_of(store).outcome
     assert calls == []
-    assert isinstance(outcome, holdfast.Abandoned)
+    assert isinstance(outcome, Abandoned)
     evidence: Any = outcome.evidence
     assert (evidence["lost_owner_id"], evidence["last_sequence"], evidence["steps"]) == ("dies", 0, [])
     assert "dies" in outcome.message
@@ -290,7 +291,7 @@ def test_a_rerunnable_run_of_a_lost_worker_runs_again(url: str, store: holdfast.
     store.processes.start("pay", id="r1")
     lose_a_holder(store)
     worker.run(until_idle=True)
-    assert process_of(store).outcome == holdfast.Completed(2)
+    assert process_of(store).outcome == Completed(2)
 
 
 def test_a_run_whose_workers_died_at_every_attempt_has_failed(url: str, store: holdfast.BlockingStore) -> None:
@@ -302,7 +303,7 @@ def test_a_run_whose_workers_died_at_every_attempt_has_failed(url: str, store: h
     worker.run(until_idle=True)
     outcome = process_of(store).outcome
     assert calls == []
-    assert isinstance(outcome, holdfast.Failed)
+    assert isinstance(outcome, Failed)
     assert "survived" in outcome.message
 
 
@@ -313,7 +314,7 @@ def test_an_external_run_goes_on_outside_and_is_ended_there(url: str, store: hol
     @worker.process("train", recovery="external")
     def train(run: BlockingRun) -> None:
         calls.append(run.id)
-        run.store.processes.set_external_ref(run.id, holdfast.ExternalRef("cluster", "job-7"))
+        run.store.processes.set_external_ref(run.id, ExternalRef("cluster", "job-7"))
 
     store.processes.start("train", id="r1")
     worker.run(until_idle=True)
@@ -321,8 +322,8 @@ def test_an_external_run_goes_on_outside_and_is_ended_there(url: str, store: hol
     store.events.signal("r1", "ping")
     worker.run(until_idle=True)
     assert calls == ["r1"], "it is not started a second time"
-    store.processes.complete("r1", holdfast.Completed("trained"))
-    assert process_of(store).outcome == holdfast.Completed("trained")
+    store.processes.complete("r1", Completed("trained"))
+    assert process_of(store).outcome == Completed("trained")
 
 
 def test_a_run_that_outlasts_the_grace_is_given_back_without_an_attempt(
@@ -363,7 +364,7 @@ def test_a_recorded_step_is_not_run_again(url: str, store: holdfast.BlockingStor
 
     store.processes.start("research", id="r1")
     worker.run(until_idle=True)
-    assert process_of(store).outcome == holdfast.Completed(["A", "B", "C", False])
+    assert process_of(store).outcome == Completed(["A", "B", "C", False])
     assert sorted(effects) == ["a", "b", "c"]
 
 
@@ -386,7 +387,7 @@ def test_a_mistake_in_a_run_is_named(url: str, store: holdfast.BlockingStore, na
     store.processes.start("research", id="r1")
     worker.run(until_idle=True)
     outcome = process_of(store).outcome
-    assert isinstance(outcome, holdfast.Failed)
+    assert isinstance(outcome, Failed)
     assert says in outcome.message
 
 
@@ -411,7 +412,7 @@ def test_changed_code_is_noticed(url: str, store: holdfast.BlockingStore, second
             worker.on_failure(lambda _, stop=worker.stop: stop())
         worker.run(until_idle=handler is not first)
     outcome = process_of(store).outcome
-    assert isinstance(outcome, holdfast.Failed)
+    assert isinstance(outcome, Failed)
     assert says in outcome.message
 
 
@@ -446,7 +447,7 @@ def test_a_sleeping_run_holds_no_worker_and_goes_on_when_it_is_due(way: str) -> 
             assert ended is not None
             return asleep.suspended, ended.outcome
 
-    assert asyncio.run(main()) == (True, holdfast.Completed("rested"))
+    assert asyncio.run(main()) == (True, Completed("rested"))
     assert len(calls) == 2
 
 
@@ -467,7 +468,7 @@ def test_a_signal_wakes_a_run_and_each_is_taken_once(url: str, store: holdfast.B
     for number in (1, 2):
         store.events.signal("r1", "approve", number)
         worker.run(until_idle=True)
-    assert process_of(store).outcome == holdfast.Completed([1, 2])
+    assert process_of(store).outcome == Completed([1, 2])
 
 
 def test_a_signal_that_does_not_come_in_time_is_a_timeout_for_good(url: str, store: holdfast.BlockingStore) -> None:
@@ -485,7 +486,7 @@ def test_a_signal_that_does_not_come_in_time_is_a_timeout_for_good(url: str, sto
 
     store.processes.start("ask", id="r1")
     worker.run(until_idle=True)
-    assert process_of(store).outcome == holdfast.Completed(["nobody", "late"])
+    assert process_of(store).outcome == Completed(["nobody", "late"])
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])
@@ -504,7 +505,7 @@ def test_a_run_waits_for_its_children_without_a_worker(url: str, store: holdfast
     worker.process("double")(lambda run, number: 2 * number)
     store.processes.start("parent", id="r1")
     worker.run(until_idle=True)
-    assert process_of(store).outcome == holdfast.Completed([2, 4])
+    assert process_of(store).outcome == Completed([2, 4])
 
 
 def test_a_child_without_a_result_is_an_error_of_the_parent(url: str, store: holdfast.BlockingStore) -> None:
@@ -524,7 +525,7 @@ def test_a_child_without_a_result_is_an_error_of_the_parent(url: str, store: hol
 
     store.processes.start("parent", id="r1")
     worker.run(until_idle=True)
-    assert process_of(store).outcome == holdfast.Completed("child run 'r1/child:1': Failed: ValueError: no")
+    assert process_of(store).outcome == Completed("child run 'r1/child:1': Failed: ValueError: no")
 
 
 def test_children_are_cancelled_with_their_parent_unless_detached(url: str, store: holdfast.BlockingStore) -> None:
@@ -581,6 +582,6 @@ def test_a_run_survives_workers_that_are_killed(url: str, store: holdfast.Blocki
         ended = subprocess.run([sys.executable, "-c", KILLED, url, str(effects)], check=False, timeout=WAIT_S)
         kills += ended.returncode == -9
         time.sleep(0.05)  # until the lease ends; nothing waits for it
-    assert process_of(store).outcome == holdfast.Completed(15)
+    assert process_of(store).outcome == Completed(15)
     assert kills == 5
     assert effects.read_text().split() == ["0", "1", "2", "3", "4", "5"], "each step was recorded before the kill"

@@ -126,9 +126,9 @@ def test_a_live_worker_of_this_host_keeps_what_it_holds(url: str, store: holdfas
 # The proof.
 
 
-def me() -> holdfast.WorkerInfo:
+def me() -> holdfast.workers.WorkerInfo:
     here = own_identity()
-    return holdfast.WorkerInfo(
+    return holdfast.workers.WorkerInfo(
         "w1",
         host=here.host,
         pid=here.pid,
@@ -189,7 +189,7 @@ def test_the_command_lists_live_workers(tmp_path: Path) -> None:
 
 def test_a_worker_leaves_the_list_when_it_ends(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url, name="mailer")
-    listed: list[holdfast.WorkerInfo] = []
+    listed: list[holdfast.workers.WorkerInfo] = []
 
     @worker.job("mail")
     def send(job: Job) -> None:

@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.errors import StoreClosed
+from holdfast.processes import External, Run
+from holdfast.schedules import Schedule
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import EventPayload, SubscriptionDraft
 from holdfast.worker import Worker, duties
 from holdfast.worker.duties import Ticker
 from holdfast.worker.housekeeping import NAME, Housekeeping
@@ -61,7 +65,7 @@ def missed(store: holdfast.BlockingStore, name: str) -> None:
     assert schedule is not None
     assert schedule.next_tick_ms is not None
     store.schedules.remove(name)
-    past = holdfast.Schedule(
+    past = Schedule(
         name=name,
         cron=schedule.cron,
         tz=schedule.tz,
@@ -201,9 +205,7 @@ def test_killed_workers_fire_every_tick_once_and_start_every_delivery_once(
 ) -> None:
     """Schedules and deliveries come while the workers that fire and route them are killed at any moment."""
     rounds, names = 6, [f"s{number}" for number in range(12)]
-    draft = holdfast.SubscriptionDraft(
-        source_type="schedule", source_key="s0", target=holdfast.Run("research", args={"n": 0})
-    )
+    draft = SubscriptionDraft(source_type="schedule", source_key="s0", target=Run("research", args={"n": 0}))
     subscriptions = [store.triggers.subscribe(draft) for _ in range(5)]
     running = [begun(url) for _ in range(2)]
     try:
@@ -212,7 +214,7 @@ def test_killed_workers_fire_every_tick_once_and_start_every_delivery_once(
                 work = holdfast.WorkDraft(session_id="reports", payloads=[number], kind="report")
                 # Due since long ago: its latest tick fires at once, another one in each round.
                 cron, tick_ms = f"{number} 3 * * *", 1_700_017_200_000
-                due = holdfast.Schedule(name, cron, "UTC", work, None, False, tick_ms, None, tick_ms - 1, None, 0, 0)
+                due = Schedule(name, cron, "UTC", work, None, False, tick_ms, None, tick_ms - 1, None, 0, 0)
                 store.schedules.remove(name)
                 store.schedules.restore(due)
             victim = number % 2
@@ -271,7 +273,7 @@ def test_a_duty_outlasts_an_outage_and_an_error_but_not_its_store(
                 holdfast.Unavailable("the database is away"),
                 holdfast.Corrupt("schedules", "nightly", "is damaged"),
                 False,
-                holdfast.StoreClosed(),
+                StoreClosed(),
             ]
 
         async def act(self) -> bool:
@@ -286,7 +288,7 @@ def test_a_duty_outlasts_an_outage_and_an_error_but_not_its_store(
     monkeypatch.setattr(duties, "AWAY_S", 0)
     monkeypatch.setattr(duties, "PUT_OFF_S", 0)
     hurt = Hurt()
-    with caplog.at_level(logging.WARNING, "holdfast"), pytest.raises(holdfast.StoreClosed):
+    with caplog.at_level(logging.WARNING, "holdfast"), pytest.raises(StoreClosed):
         asyncio.run(hurt.serve())
     assert hurt.answers == []
     assert [record.getMessage() for record in caplog.records] == [
@@ -299,12 +301,12 @@ def test_a_duty_outlasts_an_outage_and_an_error_but_not_its_store(
 
 
 def triggered(store: holdfast.BlockingStore, *, key: str, payload: Any = None, schema: Any = None) -> None:
-    draft = holdfast.SubscriptionDraft(
+    draft = SubscriptionDraft(
         source_type="mail",
         source_key="inbox",
-        target=holdfast.Run("research", args={"depth": 1}),
+        target=Run("research", args={"depth": 1}),
         payload_schema={} if schema is None else schema,
-        input_template={"question": holdfast.EventPayload()},
+        input_template={"question": EventPayload()},
         key="research",
     )
     store.triggers.subscribe(draft)
@@ -312,7 +314,7 @@ def triggered(store: holdfast.BlockingStore, *, key: str, payload: Any = None, s
 
 
 def test_a_delivery_starts_its_run_and_others_are_left_to_their_host(url: str, store: holdfast.BlockingStore) -> None:
-    external = holdfast.SubscriptionDraft(source_type="mail", source_key="inbox", target=holdfast.External())
+    external = SubscriptionDraft(source_type="mail", source_key="inbox", target=External())
     store.triggers.subscribe(external)
     triggered(store, key="1", payload="why?")
     worker = Worker(url)
@@ -322,7 +324,7 @@ def test_a_delivery_starts_its_run_and_others_are_left_to_their_host(url: str, s
     worker.run(until_idle=True)
     assert asked == [(1, "why?")]
     [left] = store.triggers.undelivered()
-    assert left.subscription.draft.target == holdfast.External()
+    assert left.subscription.draft.target == External()
     [occurrence] = store.triggers.occurrences()
     states = {one.process_id: one.state for one in store.triggers.deliveries(occurrence.occurrence_id)}
     assert sorted(states.values()) == ["reserved", "started"]

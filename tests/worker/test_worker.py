@@ -80,7 +80,7 @@ def test_a_session_has_one_turn_at_a_time_and_sessions_run_side_by_side(
     overlaps: list[str] = []
 
     @worker.turn
-    def answer(turn: holdfast.BlockingTurn) -> None:
+    def answer(turn: holdfast.blocking.Turn) -> None:
         if turn.session_id in inside:
             overlaps.append(turn.session_id)
         inside.add(turn.session_id)
@@ -302,7 +302,7 @@ def test_giving_up_makes_a_dead_letter_at_once(url: str, store: holdfast.Blockin
     worker = Worker(url)
 
     @worker.turn(retry=Retry(5))
-    def answer(turn: holdfast.BlockingTurn) -> None:
+    def answer(turn: holdfast.blocking.Turn) -> None:
         turn.add("lost")
         raise GiveUp("no such customer")
 
@@ -348,7 +348,7 @@ def test_what_json_cannot_hold_fails_the_turn_by_name(url: str, store: holdfast.
     worker = Worker(url)
 
     @worker.turn(retry=Retry(1))
-    def answer(turn: holdfast.BlockingTurn) -> None:
+    def answer(turn: holdfast.blocking.Turn) -> None:
         turn.add({"at": object()})
 
     [batch_id] = put(store, "hi")
@@ -487,7 +487,7 @@ def test_a_worker_runs_on_an_open_store() -> None:
             worker = Worker(store)
 
             @worker.turn
-            def answer(turn: holdfast.BlockingTurn) -> None:
+            def answer(turn: holdfast.blocking.Turn) -> None:
                 turn.add(turn.input)
 
             await store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["hi"]))

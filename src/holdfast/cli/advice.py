@@ -83,11 +83,11 @@ def said_of_a_copy(error: holdfast.HoldfastError) -> str:
     match error:
         case holdfast.SessionDeleted():
             return f"session {error.session_id!r} was deleted in the target: copy it into a new store"
-        case holdfast.OccurrenceConflict():
+        case holdfast.errors.OccurrenceConflict():
             return "the target has another occurrence of the same source and key: copy it into a new store"
-        case holdfast.ReplayConflict():
+        case holdfast.errors.ReplayConflict():
             return "the target has another event of the same replay key: copy it into a new store"
-        case holdfast.UnknownDelivery():
+        case holdfast.errors.UnknownDelivery():
             return "the target lacks the subscription that it was delivered to, which was refused, too"
         case _:
             return sentence(error.text, *error.next_step, names=OF_A_COPY)
@@ -96,11 +96,11 @@ def said_of_a_copy(error: holdfast.HoldfastError) -> str:
 def said(error: holdfast.HoldfastError, command: str = "") -> str:
     """Return the error's text for a user who typed this command."""
     match error:
-        case holdfast.SchemaMissing():
+        case holdfast.errors.SchemaMissing():
             return _missing(error)
-        case holdfast.ReplayConflict():
+        case holdfast.errors.ReplayConflict():
             return f"process {error.process_id!r} has another event of --replay-key {error.replay_key!r}: use a new key"
-        case holdfast.OccurrenceConflict():
+        case holdfast.errors.OccurrenceConflict():
             return f"--key {error.idempotency_key!r} was used for another occurrence of this source: use a new key"
         case holdfast.Corrupt() if command == "init":
             return f"{error.key}: {error.reason}: init makes a new store, so choose another name"
@@ -109,9 +109,9 @@ def said(error: holdfast.HoldfastError, command: str = "") -> str:
             return sentence(_text(error, FIELDS | own), *error.next_step, names=IN_STEPS | own)
 
 
-def _missing(error: holdfast.SchemaMissing) -> str:
+def _missing(error: holdfast.errors.SchemaMissing) -> str:
     """Name the missing store, so that a mistyped name does not lead to a new, empty one."""
-    if isinstance(error, holdfast.StoreMissing):
+    if isinstance(error, holdfast.errors.StoreMissing):
         if error.similar:
             return f"there is no file {error.path}: did you mean {' or '.join(error.similar)}?"
         return f"there is no file {error.path}: check the name, or make a new store with holdfast init"
@@ -123,6 +123,6 @@ def _missing(error: holdfast.SchemaMissing) -> str:
 
 def _text(error: holdfast.HoldfastError, names: dict[str, str]) -> str:
     """Return the error's text without its next steps, with the field named as on the command line."""
-    if isinstance(error, holdfast.InvalidRequest | holdfast.UnknownRef):
+    if isinstance(error, holdfast.InvalidRequest | holdfast.errors.UnknownRef):
         return f"{names.get(error.field, error.field)}: {error.problem}"
     return error.text

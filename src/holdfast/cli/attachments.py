@@ -48,7 +48,7 @@ def get(call: Call) -> int:
     with call.store() as store:
         try:
             found = store.sessions.handle(given.session).attachments.get(given.attachment)
-        except holdfast.UnknownRef:
+        except holdfast.errors.UnknownRef:
             require_session(store, given.session)
             raise
     if given.output == "-":

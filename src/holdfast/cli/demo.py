@@ -168,7 +168,7 @@ def _document(url: str, report: Report) -> dict[str, object]:
         "leases": [
             {
                 "worker": one.worker,
-                "on": "session" if isinstance(one.lease.resource, holdfast.OnSession) else "process",
+                "on": "session" if isinstance(one.lease.resource, holdfast.leases.OnSession) else "process",
                 "fence": one.lease.fence,
                 "expires_at_ms": one.expires_at_ms,
                 "refused": one.refused,

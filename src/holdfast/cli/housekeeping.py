@@ -59,14 +59,17 @@ def prune(call: Call) -> int:
 
 
 def _prune(
-    call: Call, store: holdfast.BlockingStore, policy: holdfast.RetentionPolicy, foreseen: holdfast.PruneReport
-) -> holdfast.PruneReport:
-    total = holdfast.PruneReport(dry_run=False, complete=False)
+    call: Call,
+    store: holdfast.BlockingStore,
+    policy: holdfast.RetentionPolicy,
+    foreseen: holdfast.maintenance.PruneReport,
+) -> holdfast.maintenance.PruneReport:
+    total = holdfast.maintenance.PruneReport(dry_run=False, complete=False)
     with call.terminal.progress("pruning", _rows(foreseen)) as progress:
         while not total.complete:
             step = store.maintenance.prune(policy, max_rows=STEP_ROWS)
             progress.step(_rows(step))
-            total = holdfast.PruneReport(
+            total = holdfast.maintenance.PruneReport(
                 dry_run=False,
                 revisions=total.revisions + step.revisions,
                 batches=total.batches + step.batches,
@@ -79,7 +82,7 @@ def _prune(
     return total
 
 
-def _rows(report: holdfast.PruneReport) -> int:
+def _rows(report: holdfast.maintenance.PruneReport) -> int:
     return report.revisions + report.batches + report.processes + report.occurrences
 
 
@@ -105,7 +108,7 @@ def verify(call: Call) -> int:
     return 0 if report.ok else 1
 
 
-def _say_what_was_not_read(call: Call, report: holdfast.VerifyReport) -> None:
+def _say_what_was_not_read(call: Call, report: holdfast.maintenance.VerifyReport) -> None:
     if report.unread_attachments:
         said = counted(report.unread_attachments, "attachment")
         call.terminal.line(
@@ -121,11 +124,13 @@ def doctor(call: Call) -> int:
     try:
         with call.store() as store, call.terminal.waiting("examining"):
             diagnosis = store.maintenance.diagnose(integrity=not call.options.quick)
-    except holdfast.SchemaMissing as behind:
+    except holdfast.errors.SchemaMissing as behind:
         if behind.found == 0:
             raise
         problem = f"the store has schema version {behind.found}, this program {behind.known}"
-        diagnosis = holdfast.Diagnosis((holdfast.Concern("warning", "schema-behind", problem, "run holdfast migrate"),))
+        diagnosis = holdfast.maintenance.Diagnosis(
+            (holdfast.maintenance.Concern("warning", "schema-behind", problem, "run holdfast migrate"),)
+        )
     if call.options.json:
         call.terminal.json({"ok": diagnosis.ok, "concerns": diagnosis.concerns, "facts": diagnosis.facts})
         return 0 if diagnosis.ok else 1

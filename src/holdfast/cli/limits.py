@@ -85,7 +85,7 @@ def list_paused(call: Call) -> int:
     return show_page(call, page, ("session",), [(one,) for one in page])
 
 
-def _session(call: Call, store: holdfast.BlockingStore) -> holdfast.BlockingSession:
+def _session(call: Call, store: holdfast.BlockingStore) -> holdfast.blocking.Session:
     require_session(store, call.options.session)
     return store.sessions.handle(call.options.session)
 

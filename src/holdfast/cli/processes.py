@@ -47,17 +47,17 @@ def list_processes(call: Call) -> int:
     )
 
 
-def _kind(process: holdfast.Process) -> str:
+def _kind(process: holdfast.processes.Process) -> str:
     """Return the kind of a process; of a run, with its version."""
     run = process.input
-    return f"{run.kind} {run.version}" if isinstance(run, holdfast.Run) else process.identity.kind
+    return f"{run.kind} {run.version}" if isinstance(run, holdfast.processes.Run) else process.identity.kind
 
 
-def _holder(store: holdfast.BlockingStore, process: holdfast.Process) -> str | None:
+def _holder(store: holdfast.BlockingStore, process: holdfast.processes.Process) -> str | None:
     """Return the owner of the lease on a run that a worker may be running."""
     if process.attempt == 0 or process.is_terminal:
         return None
-    lease = store.leases.holder(holdfast.OnProcess(process.id))
+    lease = store.leases.holder(holdfast.leases.OnProcess(process.id))
     return None if lease is None else lease.owner_id
 
 
@@ -67,7 +67,7 @@ def _require_starter(store: holdfast.BlockingStore, session_id: str) -> None:
         require_session(store, session_id)
 
 
-def require(store: holdfast.BlockingStore, process_id: str) -> holdfast.Process:
+def require(store: holdfast.BlockingStore, process_id: str) -> holdfast.processes.Process:
     """Return the process, or raise `UnknownProcess`."""
     process = store.processes.get(process_id)
     if process is None:
@@ -80,7 +80,7 @@ def show(call: Call) -> int:
     process_id: str = call.options.process
     with call.store() as store:
         process = require(store, process_id)
-        lease = store.leases.holder(holdfast.OnProcess(process_id))
+        lease = store.leases.holder(holdfast.leases.OnProcess(process_id))
         grants = store.grants.of_process(process_id, limit=1000).items
     if call.options.json:
         call.terminal.json({"process": process, "lease": lease, "grants": grants})
@@ -162,7 +162,7 @@ def cancel(call: Call) -> int:
     return _show_receipt(call, receipt)
 
 
-def _show_receipt(call: Call, receipt: holdfast.AppendReceipt) -> int:
+def _show_receipt(call: Call, receipt: holdfast.events.AppendReceipt) -> int:
     if call.options.json:
         call.terminal.json(receipt)
     else:

@@ -81,7 +81,7 @@ class Call:
 
         try:
             return holdfast.open_blocking(url, options=settings, limits=WIDE, attachments=attachments)
-        except holdfast.SchemaMissing as missing:
+        except holdfast.errors.SchemaMissing as missing:
             # The note tells two stores of one command apart. It omits a server's URL, which may hold a password.
             missing.add_note(f"schema {settings.schema}" if url.startswith(POSTGRES) else url)
             raise

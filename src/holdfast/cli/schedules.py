@@ -35,7 +35,7 @@ def list_schedules(call: Call) -> int:
     )
 
 
-def _target(schedule: holdfast.Schedule) -> str | None:
+def _target(schedule: holdfast.schedules.Schedule) -> str | None:
     if schedule.work is not None:
         return f"work {schedule.work.kind}"
     return None if schedule.run is None else f"run {schedule.run.kind}"
@@ -59,7 +59,7 @@ def resume(call: Call) -> int:
     return _show(call, schedule, f"{schedule.name} goes on at {_time(schedule.next_tick_ms)}")
 
 
-def _show(call: Call, schedule: holdfast.Schedule, line: str) -> int:
+def _show(call: Call, schedule: holdfast.schedules.Schedule, line: str) -> int:
     if call.options.json:
         call.terminal.json(schedule)
     else:

@@ -58,8 +58,8 @@ def show(call: Call) -> int:
     with call.store() as store:
         session = store.sessions.handle(session_id)
         meta = session.meta()
-        view = session.load(holdfast.ActivePath(last=call.options.last))
-        lease = store.leases.holder(holdfast.OnSession(session_id))
+        view = session.load(holdfast.sessions.ActivePath(last=call.options.last))
+        lease = store.leases.holder(holdfast.leases.OnSession(session_id))
         work = store.queue.list(session_id, limit=1000)
         if meta is None and view is None:
             require_session(store, session_id)
@@ -100,7 +100,7 @@ def show(call: Call) -> int:
     return 0
 
 
-def _without_state(frame: holdfast.AgentFrame) -> dict[str, object]:
+def _without_state(frame: holdfast.sessions.AgentFrame) -> dict[str, object]:
     """Return a frame's fields without its bytes; its ref stands for them."""
     import msgspec
 
@@ -114,8 +114,8 @@ def require_session(store: holdfast.BlockingStore, session_id: str) -> None:
     session = store.sessions.handle(session_id)
     if not (
         session.meta() is not None
-        or session.load(holdfast.ActivePath(last=0)) is not None
-        or store.leases.holder(holdfast.OnSession(session_id)) is not None
+        or session.load(holdfast.sessions.ActivePath(last=0)) is not None
+        or store.leases.holder(holdfast.leases.OnSession(session_id)) is not None
         or store.queue.list(session_id, limit=1).items
         or session.attachments.list(limit=1).items
     ):
@@ -185,10 +185,10 @@ def graph(call: Call) -> int:
 
 
 def _outline(
-    session: holdfast.BlockingSession, at: int | None
-) -> tuple[holdfast.SessionView | None, list[holdfast.Node]]:
+    session: holdfast.blocking.Session, at: int | None
+) -> tuple[holdfast.sessions.SessionView | None, list[holdfast.Node]]:
     """Read the head, and every node with a one-line gist of its payload. Payloads are read a page at a time."""
-    view: holdfast.SessionView | None = None
+    view: holdfast.sessions.SessionView | None = None
     nodes: list[holdfast.Node] = []
     for tries_left in reversed(range(OUTLINE_TRIES)):
         try:
@@ -202,16 +202,18 @@ def _outline(
                     "the graph is replaced while it is read, again and again: name a revision with --at"
                 ) from error
             continue
-        now = session.load(holdfast.ActivePath(last=0), at=at)
+        now = session.load(holdfast.sessions.ActivePath(last=0), at=at)
         if view is None or now is None or (now.revision, now.node_count) == (view.revision, view.node_count):
             break
     return view, nodes
 
 
-def _seen(session: holdfast.BlockingSession, at: int | None) -> tuple[holdfast.SessionView | None, list[holdfast.Node]]:
+def _seen(
+    session: holdfast.blocking.Session, at: int | None
+) -> tuple[holdfast.sessions.SessionView | None, list[holdfast.Node]]:
     import msgspec
 
-    view = session.load(holdfast.ActivePath(last=0), at=at)
+    view = session.load(holdfast.sessions.ActivePath(last=0), at=at)
     if view is None:
         return None, []
     return view, [
@@ -229,7 +231,7 @@ def fork(call: Call) -> int:
     at: str | int | None = given.at if given.at is not None else given.at_revision
     with call.store() as store:
         session = store.sessions.fork(given.session, into=given.into, at=at, name=given.name, owner=given.owner)
-        view = session.load(holdfast.ActivePath(last=0))
+        view = session.load(holdfast.sessions.ActivePath(last=0))
     leaf = None if view is None else view.graph.leaf
     if call.options.json:
         call.terminal.json({"session_id": given.into, "source": given.session, "at": at, "revision": 1, "leaf": leaf})

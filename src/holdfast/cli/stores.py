@@ -13,7 +13,7 @@ def init(call: Call) -> int:
     created = False
     try:
         store = call.store()
-    except holdfast.SchemaMissing as missing:
+    except holdfast.errors.SchemaMissing as missing:
         if missing.found:
             raise
         store, created = call.store(migrate=True), True
@@ -31,7 +31,7 @@ def migrate(call: Call) -> int:
     before: int | None = None
     try:
         store = call.store()
-    except holdfast.SchemaMissing as missing:
+    except holdfast.errors.SchemaMissing as missing:
         if not missing.found:
             raise
         before, store = missing.found, call.store(migrate=True)

@@ -118,7 +118,7 @@ def _show(call: Call, one: dict[str, Any]) -> None:
     terminal.flush()
 
 
-def _event(event: holdfast.ProcessEvent) -> dict[str, Any]:
+def _event(event: holdfast.events.ProcessEvent) -> dict[str, Any]:
     return {
         "what": "event",
         "at_ms": event.occurred_at_ms,
@@ -194,7 +194,7 @@ class Turns:
         self._since_ms = since_ms
         self._shown: dict[str, Shown] = {}
 
-        def changed(since_ms: int, after: str | None) -> holdfast.Page[holdfast.SessionSummary]:
+        def changed(since_ms: int, after: str | None) -> holdfast.Page[holdfast.sessions.SessionSummary]:
             return store.sessions.list(changed_since_ms=since_ms, after=after, limit=PAGE)
 
         self._feed = Feed(changed, lambda one: one.changed_at_ms, store.now_ms, since_ms)
@@ -212,7 +212,7 @@ class Turns:
         # A forgotten session was shown up to its last change before the floor, and is read on from there.
         self._shown = {name: shown for name, shown in self._shown.items() if shown.changed_at_ms >= self._feed.floor_ms}
 
-    def _turns(self, one: holdfast.SessionSummary) -> Iterator[dict[str, Any]]:
+    def _turns(self, one: holdfast.sessions.SessionSummary) -> Iterator[dict[str, Any]]:
         shown = self._shown.get(one.session_id)
         if shown is not None and (one.revision < shown.number or one.created_at_ms != shown.created_at_ms):
             shown = None  # deleted and recreated
@@ -231,9 +231,9 @@ class Turns:
                 "revision": entry,
             }
 
-    def _history(self, session_id: str, shown: Shown | None) -> list[holdfast.Revision]:
+    def _history(self, session_id: str, shown: Shown | None) -> list[holdfast.sessions.Revision]:
         """Return the new revisions, newest first."""
-        new: list[holdfast.Revision] = []
+        new: list[holdfast.sessions.Revision] = []
         oldest_ms = self._since_ms if shown is not None else max(self._since_ms, self._feed.floor_ms)
         # It may have been deleted since it was listed.
         with contextlib.suppress(holdfast.SessionDeleted):
@@ -317,7 +317,7 @@ class Logs:
         self._shown: dict[str, Shown] = {}
         self._running: set[str] = set()
 
-        def ended(since_ms: int, after: str | None) -> holdfast.Page[holdfast.Process]:
+        def ended(since_ms: int, after: str | None) -> holdfast.Page[holdfast.processes.Process]:
             return store.processes.ended(since_ms=since_ms, after=after, limit=PAGE)
 
         self._feed = Feed(ended, lambda one: one.updated_at_ms, store.now_ms, since_ms)
@@ -345,7 +345,7 @@ class Logs:
             if name in self._running or shown.changed_at_ms >= self._feed.floor_ms
         }
 
-    def _looked_at(self) -> Iterator[holdfast.Process]:
+    def _looked_at(self) -> Iterator[holdfast.processes.Process]:
         looked = {one.id: one for one in every(self._store.processes.list, limit=PAGE)}
         gone = self._running - looked.keys()
         self._running = set(looked)
@@ -358,7 +358,9 @@ class Logs:
             if process is not None:
                 yield process
 
-    def _events(self, process: holdfast.Process, shown: Shown | None) -> Iterator[holdfast.ProcessEvent]:
+    def _events(
+        self, process: holdfast.processes.Process, shown: Shown | None
+    ) -> Iterator[holdfast.events.ProcessEvent]:
         # It may have been pruned since it was listed.
         with contextlib.suppress(holdfast.UnknownProcess):
             if shown is not None:
@@ -373,14 +375,14 @@ class Logs:
                         yield event
 
 
-def _since(store: holdfast.BlockingStore, process_id: str, since_ms: int) -> Iterator[holdfast.ProcessEvent]:
+def _since(store: holdfast.BlockingStore, process_id: str, since_ms: int) -> Iterator[holdfast.events.ProcessEvent]:
     """Yield the end of a log, with everything since then: usually one page, or the whole log if that is not enough."""
     newest = store.events.recent(process_id, limit=MOST)
     reaches_back = not newest or newest[0].sequence == 1 or newest[0].occurred_at_ms < since_ms
     yield from newest if reaches_back else _log(store, process_id, 0)
 
 
-def _log(store: holdfast.BlockingStore, process_id: str, after: int) -> Iterable[holdfast.ProcessEvent]:
+def _log(store: holdfast.BlockingStore, process_id: str, after: int) -> Iterable[holdfast.events.ProcessEvent]:
     return every(store.events.after, process_id, after, limit=MOST)
 
 

@@ -197,7 +197,7 @@ class Progress:
         """Add to the count of done steps."""
         self._show(self._done + count, self._total)
 
-    def tell(self, progress: holdfast.Progress) -> None:
+    def tell(self, progress: holdfast.maintenance.Progress) -> None:
         """Show the progress that a call of the store reports."""
         self._show(progress.done, progress.total)
 

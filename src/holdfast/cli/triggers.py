@@ -61,8 +61,8 @@ def list_triggers(call: Call) -> int:
     )
 
 
-def _registrant(originator: holdfast.Originator) -> str:
-    return "host" if isinstance(originator, holdfast.Host) else originator.scope.session_id
+def _registrant(originator: holdfast.processes.Originator) -> str:
+    return "host" if isinstance(originator, holdfast.processes.Host) else originator.scope.session_id
 
 
 def emit(call: Call) -> int:

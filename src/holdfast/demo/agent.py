@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import holdfast
+from holdfast.events import EventType, Pointer, TerminalRule, WakeRule
+from holdfast.processes import BySession, Completed, External, Process, Provenance, SignalWait
 
 LEASE_MS = 500
 """Time for which a dead worker still holds its work. In production: half a minute, renewed every ten seconds."""
@@ -69,7 +71,7 @@ def heard(batch: holdfast.WorkBatch) -> tuple[str, Message]:
 
 def converse(worker: Worker) -> None:
     """Answer messages one at a time, while no other worker holds the session's lease."""
-    store, lane = worker.store, holdfast.OnSession(worker.session_id)
+    store, lane = worker.store, holdfast.leases.OnSession(worker.session_id)
     while not worker.stopping.is_set():
         try:
             store.queue.wait(worker.session_id, owner_id=worker.owner_id, timeout_ms=1_000)
@@ -88,12 +90,12 @@ def converse(worker: Worker) -> None:
             store.leases.release(lease)
 
 
-def answer_work(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim) -> None:
+def answer_work(worker: Worker, lease: holdfast.leases.Lease, claim: holdfast.WorkClaim) -> None:
     """Run turns: ask the model, run the tools that it calls, commit. The turn that calls no tool settles the claim."""
     store, session = worker.store, worker.store.sessions.handle(worker.session_id)
     name, message = heard(claim.batches[0])
     worker.report("claimed", name, lease=lease, batch_id=claim.batches[0].batch_id)
-    view = session.load(holdfast.ActivePath(last=100))
+    view = session.load(holdfast.sessions.ActivePath(last=100))
     revision, path = (0, ()) if view is None else (view.revision, view.graph.nodes)
     # Leave out nodes that an earlier attempt at this answer stored: the loop below adds them again, turn by turn.
     earlier = [node for node in path if not node.id.startswith(f"{name}/")]
@@ -133,7 +135,7 @@ def answer_work(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim
         revision = receipt.revision
 
 
-def once(session: holdfast.BlockingSession, node_id: str, make: Callable[..., Message], *args: Any) -> Message:
+def once(session: holdfast.blocking.Session, node_id: str, make: Callable[..., Message], *args: Any) -> Message:
     """Return the stored result of an earlier attempt, or make one. A model that is asked twice gives two answers."""
     stored = session.load_node(node_id)
     return make(*args) if stored is None else stored.payload
@@ -142,14 +144,14 @@ def once(session: holdfast.BlockingSession, node_id: str, make: Callable[..., Me
 # Tools. The call's id names every write of a tool, so that each happens once, however often the call is made.
 
 BUILD_EVENTS = (
-    holdfast.EventType("progress"),
-    holdfast.EventType("question", wake=holdfast.WakeRule(holdfast.Pointer("/text"))),
-    holdfast.EventType("signal.approve"),
+    EventType("progress"),
+    EventType("question", wake=WakeRule(Pointer("/text"))),
+    EventType("signal.approve"),
     # Declares the end of a process again, so that it wakes the session in the transaction that records it.
-    holdfast.EventType(
+    EventType(
         "process.completed",
-        terminal=holdfast.TerminalRule("completed", holdfast.Pointer("/await_output")),
-        wake=holdfast.WakeRule(holdfast.Pointer("/await_output/value/summary")),
+        terminal=TerminalRule("completed", Pointer("/await_output")),
+        wake=WakeRule(Pointer("/await_output/value/summary")),
     ),
 )
 
@@ -160,9 +162,9 @@ def start_build(worker: Worker, call_id: str, args: Message) -> Message:
     worker.store.processes.register(
         holdfast.ProcessRegistration(
             process_id,
-            holdfast.External({"label": args["label"], "asks": True}),
+            External({"label": args["label"], "asks": True}),
             event_types=BUILD_EVENTS,
-            provenance=holdfast.Provenance(holdfast.BySession(worker.scope)),
+            provenance=Provenance(BySession(worker.scope)),
             wake_target=worker.scope,
         )
     )
@@ -179,7 +181,7 @@ def approve(worker: Worker, call_id: str, args: Message) -> Message:
 def attach_notes(worker: Worker, call_id: str, args: Message) -> Message:  # noqa: ARG001 - the bytes name themselves
     """Attach the result of a process to the session. The commit that names the attachment makes it permanent."""
     outcome = worker.store.processes.wait(args["process"], timeout_ms=10_000)
-    assert isinstance(outcome, holdfast.Completed)
+    assert isinstance(outcome, Completed)
     session = worker.store.sessions.handle(worker.session_id)
     ref = session.attachments.put(outcome.value["notes"].encode(), media_type="text/markdown", label="notes.md")
     return {"attachment": ref.id, "bytes": ref.byte_count}
@@ -188,13 +190,13 @@ def attach_notes(worker: Worker, call_id: str, args: Message) -> Message:  # noq
 def build_each_night(worker: Worker, call_id: str, args: Message) -> Message:
     """Subscribe to a nightly source that starts a build each time it fires."""
     worker.store.triggers.subscribe(
-        holdfast.SubscriptionDraft(
+        holdfast.triggers.SubscriptionDraft(
             source_type="cron",
             source_key=f"{worker.session_id}:night",
             key=f"{worker.session_id}:{call_id}",
-            target=holdfast.External({"label": args["label"], "asks": False}),
+            target=External({"label": args["label"], "asks": False}),
             event_types=BUILD_EVENTS,
-            registrant=holdfast.BySession(worker.scope),
+            registrant=BySession(worker.scope),
             wake_target=worker.scope,
         )
     )
@@ -220,7 +222,7 @@ def run_processes(worker: Worker) -> None:
         for delivery in holdfast.every(store.triggers.undelivered):
             if delivery.subscription.draft.wake_target == worker.scope:
                 worker.report("reserved", delivery.process_id)
-                store.processes.register(holdfast.registration_for(delivery))
+                store.processes.register(holdfast.triggers.registration_for(delivery))
         for process in holdfast.every(store.processes.list, started_by=worker.session_id):
             try:
                 run_process(worker, process)
@@ -228,12 +230,12 @@ def run_processes(worker: Worker) -> None:
                 continue  # another worker runs it, or has ended it
 
 
-def run_process(worker: Worker, process: holdfast.Process) -> None:
+def run_process(worker: Worker, process: Process) -> None:
     """Run a build under its lease. Replay keys make each event idempotent, so a second run adds none that is there."""
     store = worker.store
-    assert isinstance(process.input, holdfast.External)
+    assert isinstance(process.input, External)
     settings = process.input.metadata
-    lease = store.leases.claim(holdfast.OnProcess(process.id), owner_id=worker.owner_id, ttl_ms=LEASE_MS)
+    lease = store.leases.claim(holdfast.leases.OnProcess(process.id), owner_id=worker.owner_id, ttl_ms=LEASE_MS)
     worker.report("running", process.id, label=settings["label"], lease=lease)
     for part in range(1, PARTS + 1):
         noted = store.events.append(process.id, "progress", {"part": part}, replay_key=f"part-{part}")
@@ -244,13 +246,13 @@ def run_process(worker: Worker, process: holdfast.Process) -> None:
         lease = wait_for_approval(worker, process, lease)
     worker.report("built", process.id)
     result = {"summary": f"The {settings['label']} is done: 12 files", "notes": f"# Notes of the {settings['label']}\n"}
-    store.processes.complete(process.id, holdfast.Completed(result), lease=lease)
+    store.processes.complete(process.id, Completed(result), lease=lease)
 
 
-def wait_for_approval(worker: Worker, process: holdfast.Process, lease: holdfast.Lease) -> holdfast.Lease:
+def wait_for_approval(worker: Worker, process: Process, lease: holdfast.leases.Lease) -> holdfast.leases.Lease:
     """Wait for the signal, and renew the lease meanwhile."""
     store = worker.store
-    store.processes.set_wait(process.id, holdfast.SignalWait("approve", ordinal=1))
+    store.processes.set_wait(process.id, SignalWait("approve", ordinal=1))
     while True:
         try:
             store.events.wait_for(process.id, "signal.approve", timeout_ms=LEASE_MS // 3)

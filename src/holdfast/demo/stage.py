@@ -79,7 +79,7 @@ class Held(NamedTuple):
     """A lease that a worker held when it was killed, and the attempts to violate it."""
 
     worker: str
-    lease: holdfast.Lease
+    lease: holdfast.leases.Lease
     expires_at_ms: int
     refused: bool
     """True if a claim made at once got `LeaseHeld`. False if the lease expired at that very moment."""
@@ -122,7 +122,7 @@ class Actor:
         self.name = name
         self.asked = 0
         self.killed = False
-        self.leases: dict[holdfast.Resource, holdfast.Lease] = {}
+        self.leases: dict[holdfast.leases.Resource, holdfast.leases.Lease] = {}
         # A POSIX session of its own: Ctrl-C reaches only the stage, which then ends the workers.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "holdfast.demo.worker"],
@@ -326,7 +326,7 @@ class Stage:
 
     # Leases of dead workers.
 
-    def _ask_at_once(self, actor: Actor, lease: holdfast.Lease) -> None:
+    def _ask_at_once(self, actor: Actor, lease: holdfast.leases.Lease) -> None:
         """Claim a lease that a dead worker still holds. The claim must be refused until the lease expires."""
         holder = self._store.leases.holder(lease.resource)
         if holder is None or holder.fence != lease.fence:
@@ -346,8 +346,10 @@ class Stage:
     def _take(self, actor: Actor, given: dict[str, Any]) -> None:
         """Record a new lease. If a dead worker held it before, write under the old one: that must be refused."""
         session_id, process_id = given.pop("session_id"), given.pop("process_id")
-        resource = holdfast.OnProcess(process_id) if session_id is None else holdfast.OnSession(session_id)
-        lease = holdfast.Lease(resource, actor.name, holdfast.Token(given.pop("token")), **given)
+        resource = (
+            holdfast.leases.OnProcess(process_id) if session_id is None else holdfast.leases.OnSession(session_id)
+        )
+        lease = holdfast.leases.Lease(resource, actor.name, holdfast.leases.Token(given.pop("token")), **given)
         actor.leases[resource] = lease
         for number, held in enumerate(self._held):
             if held.lease.resource == resource and not held.late_write_refused:
@@ -359,19 +361,21 @@ class Stage:
         """Write as a slow worker would that is not dead. Anything but a refusal ends the demo."""
         resource = held.lease.resource
         try:
-            if isinstance(resource, holdfast.OnSession):
+            if isinstance(resource, holdfast.leases.OnSession):
                 session = self._store.sessions.handle(resource.session_id)
                 session.commit(holdfast.Commit(turn_id="too late", lease=held.lease))
             else:
-                self._store.processes.complete(resource.process_id, holdfast.Failed("too late"), lease=held.lease)
+                self._store.processes.complete(
+                    resource.process_id, holdfast.processes.Failed("too late"), lease=held.lease
+                )
         except holdfast.LeaseLost:
             old = f"the {self._lane(resource)}'s old lease, fence {held.lease.fence}"
             self._tell(held.worker, f"(if it lived) would write under {old}: LeaseLost", "yellow")
             return True
         raise Stalled(f"{held.worker} wrote under a lease that another worker has: this store does not keep leases")
 
-    def _lane(self, resource: holdfast.Resource) -> str:
-        return "session" if isinstance(resource, holdfast.OnSession) else self._labels[resource.process_id]
+    def _lane(self, resource: holdfast.leases.Resource) -> str:
+        return "session" if isinstance(resource, holdfast.leases.OnSession) else self._labels[resource.process_id]
 
     # The timeline.
 
@@ -424,10 +428,12 @@ class Stage:
         self._show(moment)
 
 
-def count(store: holdfast.BlockingStore, session: holdfast.BlockingSession, batch_ids: Iterable[str]) -> dict[str, int]:
+def count(
+    store: holdfast.BlockingStore, session: holdfast.blocking.Session, batch_ids: Iterable[str]
+) -> dict[str, int]:
     """Count the rows of a session and of the given batches, from the store alone."""
     assert session.session_id is not None
-    view = session.load(holdfast.ActivePath())
+    view = session.load(holdfast.sessions.ActivePath())
     assert view is not None
     nodes = session.nodes(limit=1_000).items
     processes = list(holdfast.every(store.processes.list, status="any", started_by=session.session_id))

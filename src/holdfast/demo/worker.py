@@ -41,12 +41,12 @@ class Line:
             self._nods.release()
 
 
-def told(lease: holdfast.Lease) -> dict[str, Any]:
+def told(lease: holdfast.leases.Lease) -> dict[str, Any]:
     """Return a lease with its token. Only the stage gets it, to act as a worker that was believed dead."""
     resource = lease.resource
     return {
-        "session_id": resource.session_id if isinstance(resource, holdfast.OnSession) else None,
-        "process_id": resource.process_id if isinstance(resource, holdfast.OnProcess) else None,
+        "session_id": resource.session_id if isinstance(resource, holdfast.leases.OnSession) else None,
+        "process_id": resource.process_id if isinstance(resource, holdfast.leases.OnProcess) else None,
         "token": str(lease.token),
         "fence": lease.fence,
         "claimed_at_ms": lease.claimed_at_ms,

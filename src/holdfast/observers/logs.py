@@ -26,7 +26,7 @@ class Logging:
 
     >>> import logging
     >>> logging.getLogger("holdfast").setLevel(logging.DEBUG)
-    >>> with holdfast.open_blocking("memory:", observe=holdfast.Logging()) as observed:
+    >>> with holdfast.open_blocking("memory:", observe=holdfast.observers.Logging()) as observed:
     ...     session = observed.sessions.create("chat-42")
     """
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from holdfast.errors import Corrupt, Endless
+from holdfast.errors import Corrupt
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.operations import verification_contents as contents
 from holdfast.operations import verification_processes as processes
 from holdfast.operations import verification_sessions as sessions
 from holdfast.operations.verification_pages import START, Place, Tally, next_rows
 from holdfast.ports import Transaction
+from holdfast.ports.verification import Endless
 from holdfast.records.maintenance import Finding
 from holdfast.rows import (
     ArtifactRow,

@@ -11,9 +11,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from holdfast.errors import Corrupt, Endless
+from holdfast.errors import Corrupt
 from holdfast.operations.pages import may_follow
 from holdfast.ports import Transaction
+from holdfast.ports.verification import Endless
 from holdfast.records.maintenance import Finding, VerifyReport
 from holdfast.rows import AttachmentRow, Row
 from holdfast.rules import verification as rules

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
+from holdfast.errors import Corrupt
 from holdfast.rows import Row
 from holdfast.table_catalog import Key
 
 R = TypeVar("R", bound=Row)
+
+
+class Endless(Corrupt):
+    """Stored rows without an end. For callers it is `Corrupt`; verification does not try to step over them."""
 
 
 class VerificationTables(Protocol):

@@ -71,7 +71,7 @@ class WakeRule(Record, frozen=True):
 class WakesOnceWarning(UserWarning):
     """A `dedupe` that yields one or a few values: the wake happens once for each of them, and never again.
 
-    If that is intended, turn the warning off: `warnings.simplefilter("ignore", holdfast.WakesOnceWarning)`.
+    If that is intended, turn the warning off: `warnings.simplefilter("ignore", holdfast.events.WakesOnceWarning)`.
     """
 
 

@@ -65,7 +65,7 @@ class External(Record, frozen=True, tag="external", tag_field="type"):
 class Run(Record, frozen=True, tag="run", tag_field="type"):
     """A process that a worker runs: the handler of this kind and version, called with `args`.
 
-    >>> holdfast.Run("research", args={"question": "why?"}).version
+    >>> holdfast.processes.Run("research", args={"question": "why?"}).version
     '1'
     """
 
@@ -175,7 +175,7 @@ class ExternalRef(Record, frozen=True):
 class ProcessRegistration(Record, frozen=True):
     """A process to be registered. Registering the same one twice returns the same process.
 
-    >>> holdfast.ProcessRegistration("build-7", holdfast.External({"label": "nightly build"})).event_types
+    >>> holdfast.ProcessRegistration("build-7", holdfast.processes.External({"label": "nightly build"})).event_types
     ()
     """
 

@@ -13,7 +13,7 @@ class WorkerInfo(Record, frozen=True):
     `boot_id`, `pid_namespace` and `process_start` tell whether a process of this host is that very process; None where
     the system does not tell. `running` names batches and runs that it works on. The store fills in the two times.
 
-    >>> holdfast.WorkerInfo("worker@host:7:ab", host="host", pid=7, kinds=["turn"]).running
+    >>> holdfast.workers.WorkerInfo("worker@host:7:ab", host="host", pid=7, kinds=["turn"]).running
     ()
     """
 

@@ -49,9 +49,9 @@ class Events:
         key `process:<id>:terminal:<type>`, and `request_cancel` under `process:<id>:cancel_requested:<hash>`: the same
         event under such a key is a replay, and another event cannot have it.
 
-        >>> kinds = [holdfast.EventType("progress")]
+        >>> kinds = [holdfast.events.EventType("progress")]
         >>> _ = store.processes.register(
-        ...     holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds)
+        ...     holdfast.ProcessRegistration("build-7", holdfast.processes.External(), event_types=kinds)
         ... )
         >>> store.events.append("build-7", "progress", {"percent": 50}).event.sequence
         1
@@ -97,9 +97,9 @@ class Events:
 
         A run gets any signal, and is due at once if it was suspended. Other processes must have declared the type.
 
-        >>> kinds = [holdfast.EventType("signal.approve")]
+        >>> kinds = [holdfast.events.EventType("signal.approve")]
         >>> _ = store.processes.register(
-        ...     holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds)
+        ...     holdfast.ProcessRegistration("build-7", holdfast.processes.External(), event_types=kinds)
         ... )
         >>> store.events.signal("build-7", "approve", {"by": "ada"}).event.type
         'signal.approve'
@@ -110,7 +110,7 @@ class Events:
     async def request_cancel(self, process_id: str, *, reason: str | None = None) -> AppendReceipt:
         """Ask a process to stop. Idempotent for the same reason.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> store.events.request_cancel("build-7", reason="too late").event.type
         'process.cancel_requested'
         """
@@ -124,7 +124,7 @@ class Events:
     ) -> Page[ProcessEvent]:
         """Return one page of the events after a sequence number, or after the cursor of an earlier page, in order.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> len(store.events.after("build-7", 0))
         0
         """
@@ -152,7 +152,7 @@ class Events:
     async def recent(self, process_id: str, *, limit: int = checks.DEFAULT_PAGE) -> tuple[ProcessEvent, ...]:
         """Return the last events, oldest first: fewer than `limit` if their documents reach 16 MiB, but at least one.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> store.events.recent("build-7", limit=3)
         ()
         """
@@ -163,7 +163,7 @@ class Events:
     async def count(self, process_id: str, type: str, *, through: int) -> int:
         """Count the events of a type up to and including a sequence number.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> store.events.count("build-7", "process.completed", through=100)
         0
         """
@@ -175,9 +175,9 @@ class Events:
     async def wait_for(self, process_id: str, type: str, *, after: int = 0, timeout_ms: int) -> ProcessEvent:
         """Wait for the first event of a type after a sequence number; `WaitTimeout` if none comes in time.
 
-        >>> kinds = [holdfast.EventType("progress")]
+        >>> kinds = [holdfast.events.EventType("progress")]
         >>> _ = store.processes.register(
-        ...     holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds)
+        ...     holdfast.ProcessRegistration("build-7", holdfast.processes.External(), event_types=kinds)
         ... )
         >>> _ = store.events.append("build-7", "progress", 1)
         >>> store.events.wait_for("build-7", "progress", timeout_ms=1000).payload
@@ -206,8 +206,8 @@ class Events:
 
         With `timeout_ms`, also ends when no event comes for that long.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
-        >>> _ = store.processes.complete("build-7", holdfast.Completed())
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
+        >>> _ = store.processes.complete("build-7", holdfast.processes.Completed())
         >>> [event.type for event in store.events.follow("build-7")]
         ['process.completed']
         """
@@ -236,7 +236,7 @@ class Events:
     ) -> Page[ProcessEvent]:
         """Return one page of unacknowledged events that wake a session, after a sequence number or cursor.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> len(store.events.wakes("build-7"))
         0
         """
@@ -246,9 +246,9 @@ class Events:
     async def ack_wake(self, process_id: str, sequence: int) -> None:
         """Acknowledge a wake. Idempotent. A wake that never existed is `UnknownWake`.
 
-        >>> kinds = [holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload()))]
+        >>> kinds = [holdfast.events.EventType("news", wake=holdfast.events.WakeRule(input=holdfast.events.Payload()))]
         >>> _ = store.processes.register(
-        ...     holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds)
+        ...     holdfast.ProcessRegistration("build-7", holdfast.processes.External(), event_types=kinds)
         ... )
         >>> store.events.ack_wake("build-7", store.events.append("build-7", "news", "done").event.sequence)
         """

@@ -29,7 +29,7 @@ class Grants:
     ) -> Grant:
         """Give a scope a handle on a process, ended or not. A repeated call replaces the descriptor.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> store.grants.grant(holdfast.Scope("chat-42"), "build-7").process_id
         'build-7'
         """
@@ -105,7 +105,7 @@ class Grants:
     ) -> Page[Grant]:
         """Return one page of the grants on a process, by session and frame.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> len(store.grants.of_process("build-7"))
         0
         """

@@ -21,7 +21,7 @@ class Leases:
 
         A session that was never made is created, as by a commit. A process must be registered.
 
-        >>> lease = store.leases.claim(holdfast.OnSession("chat-42"), owner_id="worker-1", ttl_ms=30_000)
+        >>> lease = store.leases.claim(holdfast.leases.OnSession("chat-42"), owner_id="worker-1", ttl_ms=30_000)
         >>> lease.fence
         1
         """
@@ -39,7 +39,7 @@ class Leases:
 
         A renewal never shortens a lease: one that lasts longer already stays as it is. To end it sooner, release it.
 
-        >>> lease = store.leases.claim(holdfast.OnSession("chat-42"), owner_id="worker-1", ttl_ms=30_000)
+        >>> lease = store.leases.claim(holdfast.leases.OnSession("chat-42"), owner_id="worker-1", ttl_ms=30_000)
         >>> store.leases.renew(lease, ttl_ms=60_000).fence == lease.fence
         True
         """
@@ -52,7 +52,7 @@ class Leases:
     async def release(self, lease: Lease) -> bool:
         """Release a lease. Return False, and change nothing, if the caller no longer holds it.
 
-        >>> lease = store.leases.claim(holdfast.OnSession("chat-42"), owner_id="worker-1")
+        >>> lease = store.leases.claim(holdfast.leases.OnSession("chat-42"), owner_id="worker-1")
         >>> store.leases.release(lease), store.leases.release(lease)
         (True, False)
         """
@@ -62,7 +62,7 @@ class Leases:
     async def holder(self, resource: Resource) -> LeaseHolder | None:
         """Return the current holder of a lease, without its token; None if there is none.
 
-        >>> store.leases.holder(holdfast.OnSession("chat-42")) is None
+        >>> store.leases.holder(holdfast.leases.OnSession("chat-42")) is None
         True
         """
         wanted = rules.check_resource("resource", resource, self._context.limits)

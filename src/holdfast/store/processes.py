@@ -56,7 +56,7 @@ class Processes(RunProcesses):
 
         A wake whose `dedupe` has only one value, or a few, is a `WakesOnceWarning`.
 
-        >>> process = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> process = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> process.status
         'running'
         """
@@ -73,8 +73,8 @@ class Processes(RunProcesses):
         events do not lead to its state is `InvalidRequest`. No wake of its events is delivered again.
 
         >>> with holdfast.open_blocking("memory:") as other:
-        ...     _ = other.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
-        ...     ended = other.processes.complete("build-7", holdfast.Completed(42))
+        ...     _ = other.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
+        ...     ended = other.processes.complete("build-7", holdfast.processes.Completed(42))
         ...     log = list(other.events.after("build-7"))
         >>> store.processes.restore(ended, log).replayed, store.processes.restore(ended, log).replayed
         (False, True)
@@ -111,7 +111,7 @@ class Processes(RunProcesses):
 
         A waiting process is running, too. `started_by` is a session, and matches any frame of it.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> [process.id for process in store.processes.list()]
         ['build-7']
         """
@@ -136,9 +136,9 @@ class Processes(RunProcesses):
 
         The last change is usually the end. A later one, such as an event that is allowed after the end, counts as well.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> began_ms = store.now_ms()
-        >>> _ = store.processes.complete("build-7", holdfast.Completed(42))
+        >>> _ = store.processes.complete("build-7", holdfast.processes.Completed(42))
         >>> [process.id for process in store.processes.ended(since_ms=began_ms)]
         ['build-7']
         """
@@ -151,8 +151,8 @@ class Processes(RunProcesses):
     async def set_external_ref(self, process_id: str, ref: ExternalRef) -> Process:
         """Record where the work really runs.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
-        >>> store.processes.set_external_ref("build-7", holdfast.ExternalRef("ci", "run-1")).external_ref.id
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
+        >>> store.processes.set_external_ref("build-7", holdfast.processes.ExternalRef("ci", "run-1")).external_ref.id
         'run-1'
         """
         checked = self._context.identifier("process_id", process_id)
@@ -164,8 +164,8 @@ class Processes(RunProcesses):
     async def set_wait(self, process_id: str, wait: SignalWait) -> Process:
         """Record the signal that a running process waits for.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
-        >>> store.processes.set_wait("build-7", holdfast.SignalWait("approve", ordinal=1)).wait.event_type
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
+        >>> store.processes.set_wait("build-7", holdfast.processes.SignalWait("approve", ordinal=1)).wait.event_type
         'signal.approve'
         """
         checked = self._context.identifier("process_id", process_id)
@@ -175,7 +175,7 @@ class Processes(RunProcesses):
     async def clear_wait(self, process_id: str) -> Process:
         """Record that the process no longer waits. Idempotent.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> store.processes.clear_wait("build-7").wait is None
         True
         """
@@ -185,8 +185,8 @@ class Processes(RunProcesses):
     async def complete(self, process_id: str, outcome: ProcessOutcome, *, lease: Lease | None = None) -> Process:
         """End a process, once. With a lease, the call is refused if the lease was lost; the end releases the lease.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
-        >>> store.processes.complete("build-7", holdfast.Completed({"ok": True})).status
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
+        >>> store.processes.complete("build-7", holdfast.processes.Completed({"ok": True})).status
         'completed'
         """
         limits = self._context.limits
@@ -206,8 +206,8 @@ class Processes(RunProcesses):
     async def wait(self, process_id: str, *, timeout_ms: int) -> ProcessOutcome:
         """Return the outcome once there is one; `WaitTimeout` if there is none in time.
 
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
-        >>> _ = store.processes.complete("build-7", holdfast.Completed(42))
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
+        >>> _ = store.processes.complete("build-7", holdfast.processes.Completed(42))
         >>> store.processes.wait("build-7", timeout_ms=1000).value
         42
         """

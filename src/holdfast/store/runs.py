@@ -138,7 +138,9 @@ class RunProcesses:
 
         >>> _ = store.processes.start("research", id="run-1")
         >>> claim = store.processes.claim_next(owner_id="worker-1")
-        >>> store.processes.suspend(claim.lease, seen=0, wait=holdfast.SignalWait("approve", ordinal=1)).suspended
+        >>> store.processes.suspend(
+        ...     claim.lease, seen=0, wait=holdfast.processes.SignalWait("approve", ordinal=1)
+        ... ).suspended
         True
         >>> store.processes.claim_next(owner_id="worker-1") is None
         True

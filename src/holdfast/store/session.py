@@ -81,7 +81,7 @@ class Session(ReachableSession):
         """Replace the session's metadata.
 
         >>> session = store.sessions.create("chat-42")
-        >>> session.save_meta(holdfast.SessionMeta("chat-42", "A better name", created_at_ms=0))
+        >>> session.save_meta(holdfast.sessions.SessionMeta("chat-42", "A better name", created_at_ms=0))
         >>> session.meta().name
         'A better name'
         """
@@ -100,7 +100,7 @@ class Session(ReachableSession):
         >>> session = store.sessions.create("chat-42")
         >>> nodes = [holdfast.Node("n1", payload="hi"), holdfast.Node("n2", parent="n1", payload="hello")]
         >>> receipt = session.commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf="n2")))
-        >>> view = session.load(holdfast.ActivePath(last=1))
+        >>> view = session.load(holdfast.sessions.ActivePath(last=1))
         >>> [node.payload for node in view.graph.nodes], view.revision
         (['hello'], 1)
         """
@@ -168,7 +168,7 @@ class Session(ReachableSession):
         """Accept a turn as a whole, or refuse it as a whole.
 
         Idempotent by turn id: the same content under the same id returns the same receipt. An attachment that the
-        session's parent holds (`relation=holdfast.Child("parent-id")`) is copied with the turn that names it.
+        session's parent holds (`relation=holdfast.sessions.Child("parent-id")`) is copied with the turn that names it.
 
         >>> session = store.sessions.create("chat-42")
         >>> turn = holdfast.Commit(

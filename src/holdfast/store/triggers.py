@@ -30,7 +30,9 @@ class Triggers:
 
         A wake among its event types whose `dedupe` has only one value, or a few, is a `WakesOnceWarning`.
 
-        >>> draft = holdfast.SubscriptionDraft(source_type="cron", source={"at": "07:00"}, target=holdfast.External())
+        >>> draft = holdfast.triggers.SubscriptionDraft(
+        ...     source_type="cron", source={"at": "07:00"}, target=holdfast.processes.External()
+        ... )
         >>> store.triggers.subscribe(draft).handle
         'trigger:1'
         """
@@ -82,7 +84,7 @@ class Triggers:
     async def cancel(self, handle: str, *, registrant: Originator = Host()) -> bool:  # noqa: B008 - a frozen value
         """Disable a subscription of the registrant. Return False if it has no such enabled one. It stays listed.
 
-        >>> draft = holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External())
+        >>> draft = holdfast.triggers.SubscriptionDraft(source_type="cron", target=holdfast.processes.External())
         >>> store.triggers.cancel(store.triggers.subscribe(draft).handle)
         True
         """
@@ -158,14 +160,16 @@ class Triggers:
     ) -> Emission:
         """Record an occurrence and reserve its deliveries in one transaction.
 
-        Register each delivery's process with `holdfast.registration_for(delivery)`; a crash before that leaves it in
-        `undelivered`, and its process id makes a second start harmless. Of very many deliveries, the emission has the
-        first page; `deliveries(occurrence_id, after=emission.next)` lists the others.
+        Register each delivery's process with `holdfast.triggers.registration_for(delivery)`; a crash before that leaves
+        it in `undelivered`, and its process id makes a second start harmless. Of very many deliveries, the emission has
+        the first page; `deliveries(occurrence_id, after=emission.next)` lists the others.
 
-        >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        >>> draft = holdfast.triggers.SubscriptionDraft(
+        ...     source_type="cron", source_key="daily", target=holdfast.processes.External()
+        ... )
         >>> _ = store.triggers.subscribe(draft)
         >>> emission = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15")
-        >>> [store.processes.register(holdfast.registration_for(one)).status for one in emission.deliveries]
+        >>> [store.processes.register(holdfast.triggers.registration_for(one)).status for one in emission.deliveries]
         ['running']
         """
         intent, heavy = await self._context.prepared(
@@ -203,8 +207,8 @@ class Triggers:
 
         Does not poll.
 
-        >>> draft = holdfast.SubscriptionDraft(
-        ...     source_type="cron", source_key="daily", target=holdfast.Run("nightly-report")
+        >>> draft = holdfast.triggers.SubscriptionDraft(
+        ...     source_type="cron", source_key="daily", target=holdfast.processes.Run("nightly-report")
         ... )
         >>> _ = store.triggers.subscribe(draft)
         >>> _ = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15")
@@ -233,7 +237,9 @@ class Triggers:
     ) -> Page[TriggerDelivery]:
         """Return one page of an occurrence's deliveries in any state, in the order of their subscriptions.
 
-        >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        >>> draft = holdfast.triggers.SubscriptionDraft(
+        ...     source_type="cron", source_key="daily", target=holdfast.processes.External()
+        ... )
         >>> _ = store.triggers.subscribe(draft)
         >>> emission = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15")
         >>> [one.state for one in store.triggers.deliveries(emission.occurrence.occurrence_id)]
@@ -253,7 +259,7 @@ class Triggers:
         The same subscription again is a replay; a number that another subscription has here is a `Conflict`.
 
         >>> with holdfast.open_blocking("memory:") as other:
-        ...     draft = holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External())
+        ...     draft = holdfast.triggers.SubscriptionDraft(source_type="cron", target=holdfast.processes.External())
         ...     _ = other.triggers.subscribe(draft)
         ...     second = other.triggers.subscribe(draft)
         >>> store.triggers.restore(second).replayed, [one.handle for one in store.triggers.list()]
@@ -290,7 +296,9 @@ class Triggers:
     async def mark_started(self, delivery: TriggerDelivery) -> TriggerDelivery:
         """Record that a delivery's process runs. Registering the process records it, too.
 
-        >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        >>> draft = holdfast.triggers.SubscriptionDraft(
+        ...     source_type="cron", source_key="daily", target=holdfast.processes.External()
+        ... )
         >>> _ = store.triggers.subscribe(draft)
         >>> (delivery,) = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15").deliveries
         >>> store.triggers.mark_started(delivery).state
@@ -301,7 +309,9 @@ class Triggers:
     async def mark_failed(self, delivery: TriggerDelivery, reason: str) -> TriggerDelivery:
         """Record that a delivery cannot be started, and why. One that started stays started.
 
-        >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        >>> draft = holdfast.triggers.SubscriptionDraft(
+        ...     source_type="cron", source_key="daily", target=holdfast.processes.External()
+        ... )
         >>> _ = store.triggers.subscribe(draft)
         >>> (delivery,) = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15").deliveries
         >>> store.triggers.mark_failed(delivery, "the payload does not fit").state

@@ -35,7 +35,7 @@ class Workers:
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> claim = store.queue.claim_next(owner_id="worker-1", ttl_ms=1000)
-        >>> me = holdfast.WorkerInfo("worker-1", host="here", pid=7, kinds=["turn"])
+        >>> me = holdfast.workers.WorkerInfo("worker-1", host="here", pid=7, kinds=["turn"])
         >>> beat = store.workers.heartbeat(me, ttl_ms=60_000, claims=[claim])
         >>> beat.claims[0].expires_at_ms > claim.expires_at_ms
         True
@@ -54,7 +54,7 @@ class Workers:
     async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[WorkerInfo]:
         """Return one page of the live workers, by id.
 
-        >>> _ = store.workers.heartbeat(holdfast.WorkerInfo("worker-1", host="here", pid=7), ttl_ms=60_000)
+        >>> _ = store.workers.heartbeat(holdfast.workers.WorkerInfo("worker-1", host="here", pid=7), ttl_ms=60_000)
         >>> [worker.id for worker in store.workers.list()]
         ['worker-1']
         """

@@ -14,6 +14,8 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import holdfast
+from holdfast.events import EventType, ProcessEvent
+from holdfast.processes import External
 from holdfast.torture.children import Child, Port
 from holdfast.torture.clients import LOG
 from holdfast.torture.faults import Fault, Numbers, Ran
@@ -108,8 +110,8 @@ def kill_in_blocks(scratch: Scratch, seed: int) -> Ran:
     told: list[Told] = []
     wrong: list[str] = []
     with place.open() as store:
-        kinds = [holdfast.EventType("note")]
-        store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+        kinds = [EventType("note")]
+        store.processes.register(holdfast.ProcessRegistration(LOG, External(), event_types=kinds))
     for number in range(KILLS_A_STORE):
         with ExitStack() as stack:
             children = [stack.enter_context(Child(writer, place, f"{seed}-{number}-{one}")) for one in range(WRITERS)]
@@ -143,9 +145,9 @@ def found_in(store: holdfast.BlockingStore) -> dict[str, list[Any]]:
     return places
 
 
-def end_of(store: holdfast.BlockingStore) -> list[holdfast.ProcessEvent]:
+def end_of(store: holdfast.BlockingStore) -> list[ProcessEvent]:
     """Return all events of the log."""
-    events: list[holdfast.ProcessEvent] = []
+    events: list[ProcessEvent] = []
     while page := store.events.after(LOG, events[-1].sequence if events else 0, limit=PAGE):
         events += page
     return events

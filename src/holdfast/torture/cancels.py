@@ -73,8 +73,10 @@ async def _cancel_waits(place: Place, seed: int) -> tuple[int, list[str]]:
     wrong: list[str] = []
     async with place.open_async() as store:
         await store.sessions.create(SESSION)
-        kinds = [holdfast.EventType("note")]
-        await store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+        kinds = [holdfast.events.EventType("note")]
+        await store.processes.register(
+            holdfast.ProcessRegistration(LOG, holdfast.processes.External(), event_types=kinds)
+        )
         calls = [_commit, _enqueue, _append, _take_lease, _load, _put, _create]
         dice.shuffle(calls)
         for call in calls:
@@ -122,7 +124,7 @@ async def _append(store: holdfast.Store, name: str) -> Any:
 
 
 async def _take_lease(store: holdfast.Store, name: str) -> Any:
-    lease = await store.leases.claim(holdfast.OnSession(name), owner_id="one", ttl_ms=600_000)
+    lease = await store.leases.claim(holdfast.leases.OnSession(name), owner_id="one", ttl_ms=600_000)
     return lease.owner_id
 
 

@@ -11,6 +11,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import holdfast
+from holdfast.events import EventType
+from holdfast.leases import Lease, OnSession, Token
+from holdfast.processes import External
+from holdfast.queue import WorkCompletion
+from holdfast.sessions import SessionView
 from holdfast.torture.checkers.histories import Call
 from holdfast.torture.checkers.leases import LONG_MS
 
@@ -33,8 +38,8 @@ def prepare(store: holdfast.BlockingStore) -> None:
     """Create the sessions and the process that clients need."""
     for session_id in (HEAD, LEASED, QUEUED):
         store.sessions.create(session_id)
-    kinds = [holdfast.EventType("note")]
-    store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+    kinds = [EventType("note")]
+    store.processes.register(holdfast.ProcessRegistration(LOG, External(), event_types=kinds))
 
 
 class Recorder:
@@ -84,8 +89,8 @@ class Client:
         self._made = 0
         self._keys: list[str] = []
         self._revision = 0
-        self._lease: holdfast.Lease | None = None
-        self._lost_leases: list[holdfast.Lease] = []
+        self._lease: Lease | None = None
+        self._lost_leases: list[Lease] = []
         self._claim: holdfast.WorkClaim | None = None
         self._lost_claims: list[holdfast.WorkClaim] = []
         self._batches: list[str] = []
@@ -155,12 +160,12 @@ class Client:
         self._lease = self.lease.call(
             "claim",
             (self._name, ttl_ms),
-            lambda: self._store.leases.claim(holdfast.OnSession(LEASED), owner_id=self._name, ttl_ms=ttl_ms),
+            lambda: self._store.leases.claim(OnSession(LEASED), owner_id=self._name, ttl_ms=ttl_ms),
             lambda lease: (lease.fence, lease.claimed_at_ms, lease.expires_at_ms),
             lambda error: (getattr(error, "owner", None), getattr(error, "expires_at_ms", None)),
         )
 
-    def _lose(self, lease: holdfast.Lease) -> None:
+    def _lose(self, lease: Lease) -> None:
         self._lost_leases = [*self._lost_leases[-KEPT:], lease]
         if self._lease is not None and self._lease.fence == lease.fence:
             self._lease = None
@@ -168,7 +173,7 @@ class Client:
     def _read_leased(self) -> None:
         self.lease.call("read", None, lambda: self._store.sessions.handle(LEASED).load(), _head_of)
 
-    def _act(self, lease: holdfast.Lease) -> None:
+    def _act(self, lease: Lease) -> None:
         value = self._new()
         turn = holdfast.Commit(turn_id=value, config=value, lease=lease)
         done = self.lease.call(
@@ -181,7 +186,7 @@ class Client:
         if done is None:
             self._lose(lease)
 
-    def _renew(self, lease: holdfast.Lease) -> None:
+    def _renew(self, lease: Lease) -> None:
         renewed = self.lease.call(
             "renew",
             (lease.fence, LONG_MS * 10),
@@ -194,7 +199,7 @@ class Client:
         else:
             self._lease = renewed
 
-    def _release(self, lease: holdfast.Lease) -> None:
+    def _release(self, lease: Lease) -> None:
         self.lease.call("release", lease.fence, lambda: self._store.leases.release(lease), lambda done: done)
         self._lose(lease)
 
@@ -260,10 +265,10 @@ class Client:
         """Settle a part of the held batches; or all, by everything that a listing shows, but without the token."""
         seen = claim.completion()
         part = len(seen.batch_ids) > 1 and self._dice.random() < 0.5
-        forged = holdfast.WorkCompletion(
+        forged = WorkCompletion(
             seen.session_id,
             seen.claim_id,
-            seen.token if part else holdfast.Token("0" * 32),
+            seen.token if part else Token("0" * 32),
             seen.fence,
             seen.batch_ids[1:] if part else seen.batch_ids,
         )
@@ -309,7 +314,7 @@ class Client:
         return page is None or bool(page.items)
 
 
-def _head_of(view: holdfast.SessionView | None) -> tuple[int, Any]:
+def _head_of(view: SessionView | None) -> tuple[int, Any]:
     return (0, None) if view is None else (view.revision, view.config)
 
 

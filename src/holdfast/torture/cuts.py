@@ -8,6 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 import holdfast
+from holdfast.events import AppendReceipt, EventType
+from holdfast.processes import Completed, External, Process
+from holdfast.sessions import ActivePath, CommitReceipt
 from holdfast.torture.children import Port
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Place, PostgresScratch, Scratch
@@ -50,7 +53,7 @@ def _created(store: holdfast.BlockingStore, name: str, number: int) -> None:
         store.sessions.create(name)
 
 
-def _turn(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.CommitReceipt:
+def _turn(store: holdfast.BlockingStore, name: str, number: int) -> CommitReceipt:
     turn = holdfast.Commit(
         turn_id=f"turn-{number}",
         expected_revision=number - 1,
@@ -61,30 +64,28 @@ def _turn(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.Com
 
 
 def _is_turned(store: holdfast.BlockingStore, name: str, number: int) -> bool:
-    view = store.sessions.handle(name).load(holdfast.ActivePath(last=1))
+    view = store.sessions.handle(name).load(ActivePath(last=1))
     return view is not None and view.revision >= number
 
 
-def _turned(store: holdfast.BlockingStore, name: str, number: int, receipt: holdfast.CommitReceipt | None) -> list[str]:
+def _turned(store: holdfast.BlockingStore, name: str, number: int, receipt: CommitReceipt | None) -> list[str]:
     # Send it once more in any case: that must change nothing.
     receipt = receipt or _turn(store, name, number)
-    view = store.sessions.handle(name).load(holdfast.ActivePath(last=1))
+    view = store.sessions.handle(name).load(ActivePath(last=1))
     assert view is not None
     stands = (receipt.revision, view.revision, view.node_count, view.ledger[0].input_tokens)
     return [] if stands == (number,) * 4 else [f"I4: turn {number} stands at {stands}"]
 
 
-def _unnamed(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.CommitReceipt:
+def _unnamed(store: holdfast.BlockingStore, name: str, number: int) -> CommitReceipt:
     # Without an id the store cannot find out by itself whether it was applied, and has to report that.
     return store.sessions.handle(name).commit(holdfast.Commit(expected_revision=number - 1))
 
 
-def _unnamed_turned(
-    store: holdfast.BlockingStore, name: str, number: int, receipt: holdfast.CommitReceipt | None
-) -> list[str]:
+def _unnamed_turned(store: holdfast.BlockingStore, name: str, number: int, receipt: CommitReceipt | None) -> list[str]:
     if receipt is None and not _is_turned(store, name, number):
         _unnamed(store, name, number)
-    view = store.sessions.handle(name).load(holdfast.ActivePath(last=1))
+    view = store.sessions.handle(name).load(ActivePath(last=1))
     revision = None if view is None else view.revision
     return [] if revision == number else [f"I4: turn {number} without an id stands at {revision}"]
 
@@ -120,11 +121,11 @@ def _claimed(store: holdfast.BlockingStore, name: str, number: int, claim: holdf
 
 def _logged(store: holdfast.BlockingStore, name: str, number: int) -> None:
     if number == 1:
-        kinds = [holdfast.EventType("note")]
-        store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds))
+        kinds = [EventType("note")]
+        store.processes.register(holdfast.ProcessRegistration(name, External(), event_types=kinds))
 
 
-def _append(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.AppendReceipt:
+def _append(store: holdfast.BlockingStore, name: str, number: int) -> AppendReceipt:
     return store.events.append(name, "note", number, replay_key=f"event-{number}")
 
 
@@ -132,9 +133,7 @@ def _is_appended(store: holdfast.BlockingStore, name: str, number: int) -> bool:
     return any(event.payload == number for event in store.events.recent(name, limit=1))
 
 
-def _appended(
-    store: holdfast.BlockingStore, name: str, number: int, receipt: holdfast.AppendReceipt | None
-) -> list[str]:
+def _appended(store: holdfast.BlockingStore, name: str, number: int, receipt: AppendReceipt | None) -> list[str]:
     receipt = receipt or _append(store, name, number)
     last = store.events.recent(name, limit=1)
     stands = (receipt.event.sequence, last[0].sequence, last[0].payload)
@@ -142,11 +141,11 @@ def _appended(
 
 
 def _registered(store: holdfast.BlockingStore, name: str, number: int) -> None:
-    store.processes.register(holdfast.ProcessRegistration(f"{name}-{number}", holdfast.External()))
+    store.processes.register(holdfast.ProcessRegistration(f"{name}-{number}", External()))
 
 
-def _complete(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.Process:
-    return store.processes.complete(f"{name}-{number}", holdfast.Completed(number))
+def _complete(store: holdfast.BlockingStore, name: str, number: int) -> Process:
+    return store.processes.complete(f"{name}-{number}", Completed(number))
 
 
 def _is_completed(store: holdfast.BlockingStore, name: str, number: int) -> bool:
@@ -154,10 +153,10 @@ def _is_completed(store: holdfast.BlockingStore, name: str, number: int) -> bool
     return process is not None and process.outcome is not None
 
 
-def _completed(store: holdfast.BlockingStore, name: str, number: int, process: holdfast.Process | None) -> list[str]:
+def _completed(store: holdfast.BlockingStore, name: str, number: int, process: Process | None) -> list[str]:
     process = process or _complete(store, name, number)
     ends = [event for event in store.events.after(f"{name}-{number}") if event.terminal_state is not None]
-    fits = process.outcome == holdfast.Completed(number) and len(ends) == 1
+    fits = process.outcome == Completed(number) and len(ends) == 1
     return [] if fits else [f"I4: process {number} stands at {process.outcome} with {len(ends)} ends"]
 
 

@@ -77,7 +77,7 @@ def _survive(place: Place, own: PostgresScratch, primary: Server, standby: Serve
         writers.end()
     wrong = writers.judge()
     with place.open() as store:
-        held = store.leases.holder(holdfast.OnSession(LEASED))
+        held = store.leases.holder(holdfast.leases.OnSession(LEASED))
     if held is None or held.fence != fence:
         wrong.append(f"I5: a lease with fence {fence} was acknowledged, and the standby knows {held}")
     return wrong

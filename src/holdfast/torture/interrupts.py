@@ -17,6 +17,10 @@ from functools import partial
 from typing import Any, Final
 
 import holdfast
+from holdfast.errors import NestedCall, StoreClosed
+from holdfast.events import EventType
+from holdfast.leases import OnSession
+from holdfast.processes import External
 from holdfast.torture.children import Child, Port
 from holdfast.torture.clients import LOG
 from holdfast.torture.faults import Fault, Numbers, Ran
@@ -66,7 +70,7 @@ def _append(store: holdfast.BlockingStore, name: str) -> Any:
 
 
 def _lease(store: holdfast.BlockingStore, name: str) -> Any:
-    return store.leases.claim(holdfast.OnSession(name), owner_id="one", ttl_ms=600_000).owner_id
+    return store.leases.claim(OnSession(name), owner_id="one", ttl_ms=600_000).owner_id
 
 
 def _first_commit(store: holdfast.BlockingStore, name: str) -> Any:
@@ -164,7 +168,7 @@ class Nested:
             self._active = True
             CALLS[kind](self._store, name)
             self._accepted.append((kind, name))
-        except (holdfast.NestedCall, holdfast.StoreClosed):
+        except (NestedCall, StoreClosed):
             self._refused.append(name)
         except holdfast.InvalidRequest as error:
             # Between two calls of a transaction's block, a write around it is refused.
@@ -246,8 +250,8 @@ def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
     nested = Nested(store, dice)
     interrupter = Interrupter(dice, nested.call)
     store.sessions.create(SESSION)
-    kinds = [holdfast.EventType("note")]
-    store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+    kinds = [EventType("note")]
+    store.processes.register(holdfast.ProcessRegistration(LOG, External(), event_types=kinds))
     ended = threading.Event()
     wrong: list[str] = []
     neighbours = [

@@ -58,9 +58,9 @@ def kill_readers(scratch: Scratch, seed: int) -> Ran:
     """Kill readers of a log until one comes to the end, and check the effects of each event."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
-    kinds = [holdfast.EventType("note")]
+    kinds = [holdfast.events.EventType("note")]
     with place.open() as store:
-        store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+        store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.processes.External(), event_types=kinds))
         for number in range(EVENTS):
             store.events.append(LOG, "note", number)
     kills = 0

@@ -109,7 +109,7 @@ def readings(store: holdfast.BlockingStore, names: list[str]) -> dict[str, Any]:
     for name in reversed(names):
         session = store.sessions.handle(name)
         found[f"nodes of {name}"] = [node.id for node in session.nodes()]
-        found[f"graph of {name}"] = ids_of(session.load(holdfast.FullGraph()))
+        found[f"graph of {name}"] = ids_of(session.load(holdfast.sessions.FullGraph()))
         found[f"path of {name}"] = ids_of(session.load())
         found[f"{name} at 1"] = ids_of(session.load(at=1))
         found[f"history of {name}"] = [entry.turn_id for entry in session.history()]
@@ -118,7 +118,7 @@ def readings(store: holdfast.BlockingStore, names: list[str]) -> dict[str, Any]:
     return found
 
 
-def ids_of(view: holdfast.SessionView | None) -> list[str] | None:
+def ids_of(view: holdfast.sessions.SessionView | None) -> list[str] | None:
     """Return the ids of a view's nodes."""
     return None if view is None else [node.id for node in view.graph.nodes]
 

@@ -39,10 +39,10 @@ def fork_after_open(scratch: Scratch, _: int) -> Ran:
 def close_under_waiters(scratch: Scratch, _: int) -> Ran:
     """Close a store while threads wait on it in every way."""
     place = scratch.fresh()
-    kinds = [holdfast.EventType("note")]
+    kinds = [holdfast.events.EventType("note")]
     store = place.open()
     store.sessions.create(SESSION)
-    store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+    store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.processes.External(), event_types=kinds))
     waits: dict[str, Callable[[], Any]] = {
         "events.wait_for": lambda: store.events.wait_for(LOG, "note", timeout_ms=int(PATIENCE_S * 1000)),
         "events.follow": lambda: list(store.events.follow(LOG)),

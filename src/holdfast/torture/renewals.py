@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 import holdfast
+from holdfast.leases import Lease, OnSession
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import PostgresScratch, Scratch, on_connection
 from holdfast.torture.soundness import unsound
@@ -59,8 +60,8 @@ def renew_behind_held_row(scratch: Scratch, seed: int) -> Ran:
     return Ran(1, tuple(wrong))
 
 
-def _lease(store: holdfast.BlockingStore) -> holdfast.Lease:
-    return store.leases.claim(holdfast.OnSession(SESSION), owner_id=HOLDER, ttl_ms=SHORT_MS)
+def _lease(store: holdfast.BlockingStore) -> Lease:
+    return store.leases.claim(OnSession(SESSION), owner_id=HOLDER, ttl_ms=SHORT_MS)
 
 
 def _claim(store: holdfast.BlockingStore) -> holdfast.WorkClaim:
@@ -69,8 +70,8 @@ def _claim(store: holdfast.BlockingStore) -> holdfast.WorkClaim:
     return claim
 
 
-def _renew(store: holdfast.BlockingStore, keep: holdfast.Lease | holdfast.WorkClaim) -> None:
-    if isinstance(keep, holdfast.Lease):
+def _renew(store: holdfast.BlockingStore, keep: Lease | holdfast.WorkClaim) -> None:
+    if isinstance(keep, Lease):
         store.leases.renew(keep, ttl_ms=LONG_MS)
     else:
         store.queue.renew(keep, ttl_ms=LONG_MS)

@@ -64,19 +64,19 @@ def hear_write(child: Child, accepted: list[Accepted]) -> object:
     return told
 
 
-def take_over(store: holdfast.BlockingStore) -> holdfast.Lease:
+def take_over(store: holdfast.BlockingStore) -> holdfast.leases.Lease:
     """Claim the lease as soon as it is free."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return store.leases.claim(holdfast.OnSession(LEASED), owner_id="heir", ttl_ms=600_000)
+            return store.leases.claim(holdfast.leases.OnSession(LEASED), owner_id="heir", ttl_ms=600_000)
         except holdfast.LeaseHeld:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(0.005)
 
 
-def _turn(store: holdfast.BlockingStore, lease: holdfast.Lease) -> Accepted:
+def _turn(store: holdfast.BlockingStore, lease: holdfast.leases.Lease) -> Accepted:
     sent_ns = time.monotonic_ns()
     receipt = store.sessions.handle(LEASED).commit(holdfast.Commit(lease=lease))
     return Accepted(lease.fence, receipt.revision, sent_ns)

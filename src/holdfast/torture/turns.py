@@ -72,7 +72,7 @@ def check(
     return wrong
 
 
-def _torn(view: holdfast.SessionView, loose: int) -> list[str]:
+def _torn(view: holdfast.sessions.SessionView, loose: int) -> list[str]:
     """Return the parts of the newest turn that do not fit its number."""
     number = view.revision
     wrong: list[str] = []

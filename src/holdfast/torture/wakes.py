@@ -37,9 +37,9 @@ def wait_for_events(scratch: Scratch, seed: int) -> Ran:
     """Let one process wait for an event while another appends it, again and again."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
-    kinds = [holdfast.EventType("note")]
+    kinds = [holdfast.events.EventType("note")]
     with place.open() as store:
-        store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+        store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.processes.External(), event_types=kinds))
     waiter, appender = scratch.crew(2).members(2)
     wrong: list[str] = []
     number = 0

@@ -170,10 +170,12 @@ def _statements(schema: str, kind: str) -> Statements:
 
 
 async def _prepare(place: Place) -> None:
-    kinds = [holdfast.EventType("ordered")]
+    kinds = [holdfast.events.EventType("ordered")]
     async with place.open_async() as store, _connected(place) as caller:
         await caller.run("make_orders")
-        await store.processes.register(holdfast.ProcessRegistration(ORDERS, holdfast.External(), event_types=kinds))
+        await store.processes.register(
+            holdfast.ProcessRegistration(ORDERS, holdfast.processes.External(), event_types=kinds)
+        )
 
 
 async def _orders(place: Place) -> list[int]:

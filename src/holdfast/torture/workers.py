@@ -11,6 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import holdfast
+from holdfast.events import ProcessEvent
+from holdfast.leases import OnSession
+from holdfast.sessions import ActivePath
 from holdfast.torture import turns
 from holdfast.torture.children import PATIENCE_S, Port
 from holdfast.torture.clients import LEASED, LOG, Client
@@ -77,7 +80,7 @@ def reader(port: Port, place: Place, events: int) -> None:
         port.recv()
 
 
-def process_event(session: holdfast.BlockingSession, event: holdfast.ProcessEvent) -> None:
+def process_event(session: holdfast.blocking.Session, event: ProcessEvent) -> None:
     """Store an event's effect, and advance the cursor in the same commit."""
     done = holdfast.Node(f"event-{event.sequence}", payload=[event.sequence, event.payload])
     session.commit(holdfast.Commit(config=event.sequence, graph=holdfast.Append([done], done.id)))
@@ -86,7 +89,7 @@ def process_event(session: holdfast.BlockingSession, event: holdfast.ProcessEven
 def holder(port: Port, place: Place, ttl_ms: int) -> None:
     """Write under a lease until it is lost, and report each write."""
     with place.open() as store:
-        lease = store.leases.claim(holdfast.OnSession(LEASED), owner_id="holder", ttl_ms=ttl_ms)
+        lease = store.leases.claim(OnSession(LEASED), owner_id="holder", ttl_ms=ttl_ms)
         port.send((lease.fence, time.monotonic_ns()))
         while True:
             sent_ns = time.monotonic_ns()
@@ -144,7 +147,7 @@ class Lie(Exception):
     """The outcome of an error contradicts what is stored."""
 
 
-def _until_stored(session: holdfast.BlockingSession, turn: holdfast.Commit, number: int) -> int:
+def _until_stored(session: holdfast.blocking.Session, turn: holdfast.Commit, number: int) -> int:
     """Return the revision of a turn, retried while the database is unavailable."""
 
     def once() -> int | None:
@@ -161,9 +164,9 @@ def _until_stored(session: holdfast.BlockingSession, turn: holdfast.Commit, numb
     return revision
 
 
-def believe(session: holdfast.BlockingSession, number: int, told: holdfast.Unavailable) -> None:
+def believe(session: holdfast.blocking.Session, number: int, told: holdfast.Unavailable) -> None:
     """Raise `Lie` if a turn that was reported as not applied is stored."""
-    view = session.load(holdfast.ActivePath(last=1))
+    view = session.load(ActivePath(last=1))
     if view is not None and view.revision >= number:
         raise Lie(f"turn {number} was told as not applied, and is stored: {told}")
 
@@ -202,7 +205,7 @@ def crowded_writer(port: Port, place: Place, most_bytes: int) -> None:
                 port.send(session.commit(turn).revision)
             except holdfast.HoldfastError as error:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-                view = session.load(holdfast.ActivePath(last=1))
+                view = session.load(ActivePath(last=1))
                 stored = view is not None and view.revision >= number
                 port.send((f"{type(error).__name__}: {error}", error.outcome, error.retryable, stored))
                 number, left = number - 1, 3
@@ -227,7 +230,7 @@ def crowded_client(port: Port, place: Place) -> None:
             except holdfast.HoldfastError as error:
                 port.send((f"{type(error).__name__}: {error}", error.outcome, error.retryable))
                 port.recv()
-                view = again(lambda: session.load(holdfast.ActivePath(last=1)))
+                view = again(lambda: session.load(ActivePath(last=1)))
                 port.send(view is not None and view.revision >= number)
                 number, left = number - 1, 3
     port.send("ended")

@@ -107,13 +107,13 @@ class FirstLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class MetaLine(msgspec.Struct, frozen=True, tag="meta", tag_field="line"):
     """The session's metadata."""
 
-    meta: holdfast.SessionMeta
+    meta: holdfast.sessions.SessionMeta
 
 
 class AttachmentLine(msgspec.Struct, frozen=True, tag="attachment", tag_field="line"):
     """An attachment. Without `data`, its bytes are stored elsewhere, at `uri`."""
 
-    ref: holdfast.AttachmentRef
+    ref: holdfast.attachments.AttachmentRef
     uri: str
     committed: bool
     data: bytes | None
@@ -138,7 +138,7 @@ class ComponentLine(msgspec.Struct, frozen=True, tag="component", tag_field="lin
 class FrameLine(msgspec.Struct, frozen=True, tag="frame", tag_field="line"):
     """A frame, with its execution state."""
 
-    frame: holdfast.AgentFrame
+    frame: holdfast.sessions.AgentFrame
 
 
 class HeadLine(msgspec.Struct, frozen=True, tag="head", tag_field="line"):
@@ -224,14 +224,14 @@ class Bundle:
             before = kind_of(line)
         manifest = self.manifest
         if tally.hashes() != (manifest.sha256, manifest.turn_sha256) or tally.counts != manifest.counts:
-            raise holdfast.ImportRefused(
+            raise holdfast.errors.ImportRefused(
                 f"{DAMAGED} or cut short: its lines do not match its manifest; export it again"
             )
         counts = tally.counts
         if counts["head"] != (manifest.source.revision > 0) or (
             not counts["head"] and (counts["component"] or counts["frame"])
         ):
-            raise holdfast.ImportRefused(f"{DAMAGED}: its head does not match its manifest; export it again")
+            raise holdfast.errors.ImportRefused(f"{DAMAGED}: its head does not match its manifest; export it again")
 
     def _decode(self, number: int, data: bytes, held: int = 0) -> tuple[Line, int]:
         """Return a line, and an estimate of its memory. `held` is the memory of lines that are kept until the turn."""
@@ -244,7 +244,7 @@ class Bundle:
             line: Line = msgspec.json.decode(data, type=Line)
         except (ValueError, RecursionError) as error:
             # Errors of msgspec, and those of invalid UTF-8, are value errors.
-            raise holdfast.ImportRefused(f"{DAMAGED} in line {number}: {error}; export it again") from None
+            raise holdfast.errors.ImportRefused(f"{DAMAGED} in line {number}: {error}; export it again") from None
         return line, size
 
     def lines(self) -> Iterator[Line]:
@@ -270,9 +270,11 @@ class Bundle:
         try:
             data = self._file.readline(most + 1)
         except (EOFError, OSError, zlib.error) as error:
-            raise holdfast.ImportRefused(f"{DAMAGED}: {error}; export it again") from None
+            raise holdfast.errors.ImportRefused(f"{DAMAGED}: {error}; export it again") from None
         if len(data) > most and number == 1:
-            raise holdfast.ImportRefused(f"this is not an exported session: its first line has more than {most} bytes")
+            raise holdfast.errors.ImportRefused(
+                f"this is not an exported session: its first line has more than {most} bytes"
+            )
         if len(data) > most:
             _refuse(f"line {number} has more than {most} bytes")
         return data
@@ -313,21 +315,23 @@ def _held_bytes(line: Line, size: int) -> int:
 
 
 def _refuse(problem: str) -> NoReturn:
-    raise holdfast.ImportRefused(problem, NextStep("if you trust the file, use", "transfer.TRUSTED"))
+    raise holdfast.errors.ImportRefused(problem, NextStep("if you trust the file, use", "transfer.TRUSTED"))
 
 
 def _check_place(number: int, kind: str, before: str) -> None:
     """Refuse a line that comes before one that it needs, or twice."""
     if before and (KINDS.index(kind) < KINDS.index(before) or (kind == before and kind in ONCE)):
-        raise holdfast.ImportRefused(f"{DAMAGED}: line {number} ({kind}) follows a line of {before}; export it again")
+        raise holdfast.errors.ImportRefused(
+            f"{DAMAGED}: line {number} ({kind}) follows a line of {before}; export it again"
+        )
 
 
 def _check_parent(number: int, node: holdfast.Node, before: set[str]) -> None:
     """Refuse a node whose parent did not come before it, or whose id is empty or came before."""
     if node.parent is not None and node.parent not in before:
-        raise holdfast.ImportRefused(f"{DAMAGED}: line {number} (node) comes before its parent; export it again")
+        raise holdfast.errors.ImportRefused(f"{DAMAGED}: line {number} (node) comes before its parent; export it again")
     if not node.id or node.id in before:
-        raise holdfast.ImportRefused(
+        raise holdfast.errors.ImportRefused(
             f"{DAMAGED}: line {number} (node) has no id, or that of an earlier one; export it again"
         )
     before.add(node.id)
@@ -349,7 +353,7 @@ def _check_line(number: int, line: Line) -> None:
             problem = "work needs a source key, and no session"
         case _:
             return
-    raise holdfast.ImportRefused(f"{DAMAGED} in line {number}: {problem}; export it again")
+    raise holdfast.errors.ImportRefused(f"{DAMAGED} in line {number}: {problem}; export it again")
 
 
 def _ref_of(line: ComponentLine) -> str:
@@ -380,19 +384,19 @@ def _manifest(data: bytes) -> Manifest:
     try:
         said = msgspec.json.decode(data, type=_Format)
     except (ValueError, RecursionError):
-        raise holdfast.ImportRefused("this is not an exported session: its first line has no format") from None
+        raise holdfast.errors.ImportRefused("this is not an exported session: its first line has no format") from None
     if said.format != FORMAT:
-        raise holdfast.ImportRefused("this is not an exported session: its format is another one")
+        raise holdfast.errors.ImportRefused("this is not an exported session: its format is another one")
     if said.version > VERSION:
-        raise holdfast.ImportRefused(
+        raise holdfast.errors.ImportRefused(
             f"the file has format version {said.version}, this program knows {VERSION}: upgrade holdfast"
         )
     if said.version != VERSION:
-        raise holdfast.ImportRefused(f"{DAMAGED}: there is no format version {said.version}; export it again")
+        raise holdfast.errors.ImportRefused(f"{DAMAGED}: there is no format version {said.version}; export it again")
     try:
         first = msgspec.json.decode(data, type=FirstLine)
         if hashlib.sha256(first.manifest).hexdigest() != first.sha256:
-            raise holdfast.ImportRefused(f"{DAMAGED}: its manifest does not match its hash; export it again")
+            raise holdfast.errors.ImportRefused(f"{DAMAGED}: its manifest does not match its hash; export it again")
         return msgspec.json.decode(first.manifest, type=Manifest)
     except (ValueError, RecursionError) as error:
-        raise holdfast.ImportRefused(f"the manifest is damaged: {error}; export it again") from None
+        raise holdfast.errors.ImportRefused(f"the manifest is damaged: {error}; export it again") from None

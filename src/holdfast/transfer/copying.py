@@ -26,7 +26,7 @@ def are_the_same(source: holdfast.BlockingStore, target: holdfast.BlockingStore)
 def copy_session(
     source: holdfast.BlockingStore,
     target: holdfast.BlockingStore,
-    one: holdfast.SessionSummary,
+    one: holdfast.sessions.SessionSummary,
     seen: Callable[[bundle.Manifest], None] = lambda _: None,
 ) -> bool:
     """Copy a session as it stands. Return False if nothing was missing; `ImportRefused` if the target has another.
@@ -46,7 +46,7 @@ def copy_session(
         file.seek(0)
         read = bundle.Bundle(file, bundle.TRUSTED)
         if there is not None and there != read.manifest.turn_id:
-            raise holdfast.ImportRefused(
+            raise holdfast.errors.ImportRefused(
                 "it is there already in another state, or is another session: copy it into a new store"
             )
         restored = restoring.restore(target, read)

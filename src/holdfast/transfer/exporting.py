@@ -36,7 +36,7 @@ def export(
 ) -> Manifest:
     """Write a session as a bundle. Calls `step` for each line."""
     session = store.sessions.handle(session_id)
-    view = session.load(holdfast.FullGraph())
+    view = session.load(holdfast.sessions.FullGraph())
     state = Source(0, 0) if view is None else Source(view.revision, view.node_count)
     tally = Tally()
     with tempfile.SpooledTemporaryFile(SPOOLED_BYTES) as body:
@@ -65,12 +65,12 @@ def _first_line(manifest: Manifest) -> bytes:
 def about(store: holdfast.BlockingStore, session_id: str) -> int:
     """Return about how many lines a bundle of the session will have."""
     session = store.sessions.handle(session_id)
-    view = session.load(holdfast.ActivePath(last=1))
+    view = session.load(holdfast.sessions.ActivePath(last=1))
     return (0 if view is None else view.node_count) + sum(1 for _ in _references(store, session))
 
 
 def lines_of(
-    store: holdfast.BlockingStore, session: holdfast.BlockingSession, view: holdfast.SessionView | None
+    store: holdfast.BlockingStore, session: holdfast.blocking.Session, view: holdfast.sessions.SessionView | None
 ) -> Iterator[Line]:
     """Yield every line of a session's bundle."""
     meta = session.meta()
@@ -84,23 +84,25 @@ def lines_of(
         yield BatchLine(draft_of(batch))
 
 
-def _references(store: holdfast.BlockingStore, session: holdfast.BlockingSession) -> Iterable[holdfast.AttachmentRef]:
+def _references(
+    store: holdfast.BlockingStore, session: holdfast.blocking.Session
+) -> Iterable[holdfast.attachments.AttachmentRef]:
     return every(session.attachments.list, limit=store.limits.page)
 
 
-def _attachments(store: holdfast.BlockingStore, session: holdfast.BlockingSession) -> Iterator[AttachmentLine]:
+def _attachments(store: holdfast.BlockingStore, session: holdfast.blocking.Session) -> Iterator[AttachmentLine]:
     for ref in _references(store, session):
         entry = session.attachments.entry(ref.id)
         data: bytes | None = None
         try:
             data = session.attachments.get(ref.id).data
-        except holdfast.UnknownRef:
+        except holdfast.errors.UnknownRef:
             # The bytes are stored elsewhere, or were announced and never put. Move the reference alone.
             data = None
         yield AttachmentLine(ref, entry.uri, entry.committed_at_ms is not None, data)
 
 
-def _graph(view: holdfast.SessionView) -> Iterator[NodeLine]:
+def _graph(view: holdfast.sessions.SessionView) -> Iterator[NodeLine]:
     for hidden in tombstones_of(view.graph.nodes, view.graph.leaf):
         yield NodeLine(placeholder(hidden), hidden=True)
     for node in view.graph.nodes:
@@ -121,7 +123,7 @@ def placeholder(node_id: str) -> holdfast.Node:
     return holdfast.Node(node_id, parent=None, kind=TOMBSTONE, created_at_ms=0)
 
 
-def _state(view: holdfast.SessionView) -> Iterator[Line]:
+def _state(view: holdfast.sessions.SessionView) -> Iterator[Line]:
     components = {} if view.checkpoint is None else view.checkpoint.components()
     for name, value in components.items():
         ref = view.manifest.refs[name]

@@ -29,7 +29,9 @@ class Part(NamedTuple):
     items: Iterator[Item]
 
 
-def parts(source: holdfast.BlockingStore, target: holdfast.BlockingStore, stats: holdfast.Stats) -> tuple[Part, ...]:
+def parts(
+    source: holdfast.BlockingStore, target: holdfast.BlockingStore, stats: holdfast.maintenance.Stats
+) -> tuple[Part, ...]:
     """Return everything besides sessions, with each part after those that it depends on."""
     return (
         Part("subscriptions", stats.subscriptions, _subscriptions(source, target)),
@@ -41,7 +43,7 @@ def parts(source: holdfast.BlockingStore, target: holdfast.BlockingStore, stats:
 
 
 def _subscriptions(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
-    def move(one: holdfast.Subscription) -> bool:
+    def move(one: holdfast.triggers.Subscription) -> bool:
         return not target.triggers.restore(one).replayed
 
     for one in every(source.triggers.list, limit=source.limits.page):
@@ -49,7 +51,7 @@ def _subscriptions(source: holdfast.BlockingStore, target: holdfast.BlockingStor
 
 
 def _occurrences(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
-    def move(one: holdfast.Occurrence) -> bool:
+    def move(one: holdfast.triggers.Occurrence) -> bool:
         deliveries = list(every(source.triggers.deliveries, one.occurrence_id))
         return not target.triggers.restore_occurrence(one, deliveries).replayed
 
@@ -58,7 +60,7 @@ def _occurrences(source: holdfast.BlockingStore, target: holdfast.BlockingStore)
 
 
 def _schedules(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
-    def move(one: holdfast.Schedule) -> bool:
+    def move(one: holdfast.schedules.Schedule) -> bool:
         return not target.schedules.restore(one).replayed
 
     for one in every(source.schedules.list, limit=source.limits.page):
@@ -79,7 +81,7 @@ def _move_process(source: holdfast.BlockingStore, target: holdfast.BlockingStore
         if source.processes.get(process_id) == process:
             break
     else:
-        raise holdfast.ImportRefused("it changes while it is read: stop its workers, then copy again")
+        raise holdfast.errors.ImportRefused("it changes while it is read: stop its workers, then copy again")
     moved = not target.processes.restore(process, events).replayed
     for grant in every(source.grants.of_process, process_id):
         if not target.grants.has(grant.scope, process_id):
@@ -89,14 +91,14 @@ def _move_process(source: holdfast.BlockingStore, target: holdfast.BlockingStore
 
 
 def _artifacts(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
-    def move(one: holdfast.ArtifactSummary) -> bool:
+    def move(one: holdfast.artifacts.ArtifactSummary) -> bool:
         here, there = source.artifacts.get(one.kind, one.ref), target.artifacts.get(one.kind, one.ref)
         if here is None:
             return False  # deleted since it was listed
         if there is None:
             target.artifacts.put(one.kind, one.ref, here.data)
         elif there.data != here.data:
-            raise holdfast.ImportRefused("it is there already with other bytes: copy it into a new store")
+            raise holdfast.errors.ImportRefused("it is there already with other bytes: copy it into a new store")
         return there is None
 
     for one in every(source.artifacts.list, limit=source.limits.page):

@@ -60,7 +60,7 @@ class Held:
         self._store = store
         self._session_id = session_id
         # The owner id is the turn's, so that a rerun after a kill need not wait until the old lease expires.
-        self.lease = store.leases.claim(holdfast.OnSession(session_id), owner_id=turn_id, ttl_ms=LEASE_TTL_MS)
+        self.lease = store.leases.claim(holdfast.leases.OnSession(session_id), owner_id=turn_id, ttl_ms=LEASE_TTL_MS)
         self._renew_at_s = time.monotonic() + RENEW_EVERY_S
 
     def keep(self) -> None:
@@ -76,7 +76,7 @@ class Held:
         with contextlib.nullcontext() if error is None else contextlib.suppress(holdfast.HoldfastError):
             self._store.leases.release(self.lease)
         if isinstance(error, holdfast.LeaseLost):
-            raise holdfast.ImportRefused(
+            raise holdfast.errors.ImportRefused(
                 f"session {self._session_id!r} was taken over during the import: import it again, and it goes on"
             ) from error
 
@@ -85,7 +85,7 @@ class Facts(NamedTuple):
     """The target's state of a session, by which an import is judged."""
 
     first_turn: str | None
-    meta: holdfast.SessionMeta | None
+    meta: holdfast.sessions.SessionMeta | None
     node_count: int
     node_ids: frozenset[str]
     work: tuple[str | None, ...]
@@ -95,7 +95,7 @@ class Target(NamedTuple):
     """The store that an import is written to: the target, or the scratch store on which it is judged."""
 
     store: holdfast.BlockingStore
-    session: holdfast.BlockingSession
+    session: holdfast.blocking.Session
     turn_id: str
     is_replay: bool
     """True if the turn is stored already. Attachments and work may still be missing."""
@@ -107,14 +107,14 @@ class Parts:
     """Content that was read and is not stored yet, and whether anything new was stored."""
 
     def __init__(self) -> None:
-        self.meta: holdfast.SessionMeta | None = None
+        self.meta: holdfast.sessions.SessionMeta | None = None
         self.node_count = 0
         self.nodes: list[holdfast.Node] = []
         self.nodes_bytes = 0
         self.hidden: list[str] = []
         self.committed: list[str] = []
-        self.components: dict[str, holdfast.Component] = {}
-        self.frames: list[holdfast.AgentFrame] = []
+        self.components: dict[str, holdfast.sessions.Component] = {}
+        self.frames: list[holdfast.sessions.AgentFrame] = []
         self.changed = False
 
 
@@ -132,7 +132,9 @@ def restore(
         parts = _try(store, session_id, bundle, step)
         if parts is not None:
             return Restored(session_id, "imported" if parts.changed else "already_there")
-    raise holdfast.ImportRefused(f"session {session_id!r} changes all the time: stop its writers, then import it again")
+    raise holdfast.errors.ImportRefused(
+        f"session {session_id!r} changes all the time: stop its writers, then import it again"
+    )
 
 
 def _try(store: holdfast.BlockingStore, session_id: str, bundle: Bundle, step: Callable[[int], None]) -> Parts | None:
@@ -140,7 +142,7 @@ def _try(store: holdfast.BlockingStore, session_id: str, bundle: Bundle, step: C
     turn_id = bundle.manifest.turn_id
     facts = _facts(store, session_id, bundle)
     if facts.first_turn is not None and facts.first_turn != turn_id:
-        raise holdfast.ImportRefused(
+        raise holdfast.errors.ImportRefused(
             f"session {session_id!r} is there already, and did not come from this file", ANOTHER_ID
         )
     target = Target(store, store.sessions.handle(session_id), turn_id, is_replay=facts.first_turn is not None)
@@ -152,7 +154,7 @@ def _try(store: holdfast.BlockingStore, session_id: str, bundle: Bundle, step: C
     try:
         held = Held(store, session_id, turn_id)
     except holdfast.LeaseHeld as error:
-        raise holdfast.ImportRefused(
+        raise holdfast.errors.ImportRefused(
             f"session {session_id!r} is being imported or used elsewhere",
             NextStep("wait until that has ended, then import it again"),
             ANOTHER_ID,
@@ -168,7 +170,7 @@ def _facts(store: holdfast.BlockingStore, session_id: str, bundle: Bundle) -> Fa
     first_turn = imported_as(store, session_id)
     if first_turn is not None:
         return Facts(first_turn, None, 0, frozenset(), ())
-    view = session.load(holdfast.FullGraph())
+    view = session.load(holdfast.sessions.FullGraph())
     keys = (line.draft.source_key or "" for line in bundle.lines() if isinstance(line, BatchLine))
     work = (store.queue.find(session_id, key) for key in keys) if bundle.manifest.counts["batch"] else ()
     return Facts(
@@ -188,7 +190,7 @@ def _check_id(store: holdfast.BlockingStore, session_id: str, *, chosen: bool) -
         if chosen:
             raise
         problem = f"the file names a session that the store refuses: {error.text}"
-        raise holdfast.ImportRefused(problem, *error.next_step) from error
+        raise holdfast.errors.ImportRefused(problem, *error.next_step) from error
 
 
 def _rehearse(target: Target, bundle: Bundle) -> None:
@@ -200,11 +202,11 @@ def _rehearse(target: Target, bundle: Bundle) -> None:
         try:
             _set_the_scene(target, scratch, bundle)
             _write(scratch, bundle, lambda _: None)
-        except holdfast.ImportRefused:
+        except holdfast.errors.ImportRefused:
             raise
         except (holdfast.InvalidRequest, holdfast.Conflict, holdfast.NotFound) as error:
             problem = f"the file holds what the store refuses: {error.text}"
-            raise holdfast.ImportRefused(problem, *error.next_step) from error
+            raise holdfast.errors.ImportRefused(problem, *error.next_step) from error
 
 
 @contextlib.contextmanager
@@ -223,7 +225,7 @@ def _scratch(bundle: Bundle, limits: holdfast.Limits) -> Generator[holdfast.Bloc
 def _set_the_scene(target: Target, scratch: Target, bundle: Bundle) -> None:
     """Copy to the scratch store what an interrupted import left in the target."""
     if not target.is_replay:
-        view = target.session.load(holdfast.FullGraph())
+        view = target.session.load(holdfast.sessions.FullGraph())
         nodes = () if view is None else view.graph.nodes
         size = min(CHUNK_NODES, scratch.store.limits.commit_nodes)
         for start in range(0, len(nodes), size):
@@ -259,7 +261,7 @@ def imported_as(store: holdfast.BlockingStore, session_id: str) -> str | None:
     try:
         first = store.sessions.handle(session_id).history(limit=1).items
     except holdfast.SessionDeleted:
-        raise holdfast.ImportRefused(f"session {session_id!r} was deleted here", ANOTHER_ID) from None
+        raise holdfast.errors.ImportRefused(f"session {session_id!r} was deleted here", ANOTHER_ID) from None
     return (first[0].turn_id or "") if first else None
 
 
@@ -284,7 +286,9 @@ def _take(target: Target, line: Line, size: int, parts: Parts) -> None:
                 _flush(target, parts)
         case ComponentLine(name, _, document, data):
             if name in parts.components:
-                raise holdfast.ImportRefused(f"the file is damaged: component {name!r} comes twice; export it again")
+                raise holdfast.errors.ImportRefused(
+                    f"the file is damaged: component {name!r} comes twice; export it again"
+                )
             parts.components[name] = document if data is None else data
         case FrameLine(frame):
             parts.frames.append(msgspec.structs.replace(frame, execution_state_ref=None))
@@ -298,10 +302,12 @@ def _take(target: Target, line: Line, size: int, parts: Parts) -> None:
             parts.changed |= is_new
 
 
-def _refuse_another(session: holdfast.BlockingSession, bundle: Bundle) -> None:
+def _refuse_another(session: holdfast.blocking.Session, bundle: Bundle) -> None:
     """Refuse to overwrite or mix a session that was begun here but never committed, and not by this bundle."""
-    refusal = holdfast.ImportRefused(f"session {session.session_id!r} was begun here, and not by this file", ANOTHER_ID)
-    meta, view = session.meta(), session.load(holdfast.FullGraph())
+    refusal = holdfast.errors.ImportRefused(
+        f"session {session.session_id!r} was begun here, and not by this file", ANOTHER_ID
+    )
+    meta, view = session.meta(), session.load(holdfast.sessions.FullGraph())
     if meta is None and view is None:
         return
     ids: set[str] = set()
@@ -319,7 +325,7 @@ def _refuse_another(session: holdfast.BlockingSession, bundle: Bundle) -> None:
         raise refusal
 
 
-def _put(session: holdfast.BlockingSession, line: AttachmentLine, parts: Parts) -> None:
+def _put(session: holdfast.blocking.Session, line: AttachmentLine, parts: Parts) -> None:
     ref = line.ref
     if line.committed:
         parts.committed.append(ref.id)
@@ -342,7 +348,7 @@ def _put(session: holdfast.BlockingSession, line: AttachmentLine, parts: Parts) 
             line.data, media_type=ref.media_type, width=ref.width, height=ref.height, label=ref.label
         )
         if stored != ref:
-            raise holdfast.ImportRefused(
+            raise holdfast.errors.ImportRefused(
                 f"attachment {ref.id!r} is not the name of its content: the file was changed; export it again"
             )
         if known:
@@ -350,20 +356,20 @@ def _put(session: holdfast.BlockingSession, line: AttachmentLine, parts: Parts) 
             session.attachments.get(ref.id)
 
 
-def has_attachment(session: holdfast.BlockingSession, attachment_id: str) -> bool:
+def has_attachment(session: holdfast.blocking.Session, attachment_id: str) -> bool:
     """Return whether the session has a reference to the attachment."""
     try:
         session.attachments.entry(attachment_id)
-    except holdfast.UnknownRef:
+    except holdfast.errors.UnknownRef:
         return False
     return True
 
 
-def has_bytes(session: holdfast.BlockingSession, attachment_id: str) -> bool:
+def has_bytes(session: holdfast.blocking.Session, attachment_id: str) -> bool:
     """Return whether the bytes can be read. An interrupted import may leave a reference alone, which comes first."""
     try:
         session.attachments.get(attachment_id)
-    except (holdfast.UnknownRef, holdfast.Corrupt):
+    except (holdfast.errors.UnknownRef, holdfast.Corrupt):
         return False
     return True
 
@@ -386,7 +392,7 @@ def _commit(target: Target, head: HeadLine, parts: Parts) -> None:
     """Commit the turn that moves the head. Fails if another turn was committed in between."""
     _commit_refs(target, parts)
     if parts.components and not head.has_checkpoint:
-        raise holdfast.ImportRefused("the file is damaged: its head denies its checkpoint; export it again")
+        raise holdfast.errors.ImportRefused("the file is damaged: its head denies its checkpoint; export it again")
     parts.changed = True
     _require_nothing_else(target, parts)
     target.session.commit(
@@ -394,7 +400,7 @@ def _commit(target: Target, head: HeadLine, parts: Parts) -> None:
             turn_id=target.turn_id,
             fingerprint=target.turn_id,
             expected_revision=0,
-            graph=holdfast.Unchanged(leaf=head.leaf),
+            graph=holdfast.sessions.Unchanged(leaf=head.leaf),
             checkpoint=holdfast.Checkpoint.of(parts.components) if head.has_checkpoint else None,
             config=head.config,
             frames=parts.frames or None,
@@ -407,13 +413,15 @@ def _commit(target: Target, head: HeadLine, parts: Parts) -> None:
 
 def _require_nothing_else(target: Target, parts: Parts) -> None:
     """Refuse to commit on top of changes by a writer that ignores the lease."""
-    view = target.session.load(holdfast.ActivePath(last=0))
+    view = target.session.load(holdfast.sessions.ActivePath(last=0))
     count = 0 if view is None else view.node_count
     if count != parts.node_count or target.session.meta() != parts.meta:
-        raise holdfast.ImportRefused(f"session {target.session.session_id!r} was changed during the import", ANOTHER_ID)
+        raise holdfast.errors.ImportRefused(
+            f"session {target.session.session_id!r} was changed during the import", ANOTHER_ID
+        )
 
 
-def _hide(session: holdfast.BlockingSession, ids: list[str]) -> None:
+def _hide(session: holdfast.blocking.Session, ids: list[str]) -> None:
     """Tombstone the placeholders, unless a later graph uses the id for a node of its own."""
     standing = [one for one in ids if _stands_for_another(session.load_node(one))]
     for start in range(0, len(standing), CHUNK_REFS):

@@ -29,7 +29,7 @@ class Registered(msgspec.Struct, frozen=True):
     """The version of runs that it is for, None for all that no other handler is for."""
     lease_ms: int | None = None
     """The lifetime of a run's lease, None for that of the worker's claims."""
-    recovery: holdfast.Recovery = "rerunnable"
+    recovery: holdfast.processes.Recovery = "rerunnable"
     at_once: int | None = None
     """The most claims of the kind that live at once, over all workers; None leaves the stored limit as it is."""
     per_key: int | None = None
@@ -160,12 +160,12 @@ def check_retry(value: object) -> Retry:
     return value
 
 
-def check_recovery(value: object) -> holdfast.Recovery:
+def check_recovery(value: object) -> holdfast.processes.Recovery:
     """Return a checked way of recovery."""
-    for known in get_args(holdfast.Recovery):
+    for known in get_args(holdfast.processes.Recovery):
         if value == known:
-            return cast("holdfast.Recovery", known)
-    raise holdfast.InvalidRequest("recovery", f"must be one of {', '.join(get_args(holdfast.Recovery))}")
+            return cast("holdfast.processes.Recovery", known)
+    raise holdfast.InvalidRequest("recovery", f"must be one of {', '.join(get_args(holdfast.processes.Recovery))}")
 
 
 def arguments_of(handler: Registered, run: object, args: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -79,7 +79,7 @@ class Housekeeping(Duty):
             bytes=garbage.deleted_bytes,
         )
 
-    async def _keep(self, lease: holdfast.Lease) -> None:
+    async def _keep(self, lease: holdfast.leases.Lease) -> None:
         """Renew the lease of a long round. A lost one does no harm: two may collect garbage at once."""
         while True:
             await asyncio.sleep(self._lease_ms / 3000)

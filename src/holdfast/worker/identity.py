@@ -42,7 +42,7 @@ def own_identity() -> Identity:
     )
 
 
-def is_provably_dead(worker: holdfast.WorkerInfo, here: Identity) -> bool:
+def is_provably_dead(worker: holdfast.workers.WorkerInfo, here: Identity) -> bool:
     """Return True if the process of a worker is certainly not running any more."""
     if None in (here.boot_id, here.pid_namespace, here.process_start, worker.process_start):
         return False

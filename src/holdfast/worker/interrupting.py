@@ -96,7 +96,7 @@ class InterruptWatch:
             self._task.uncancel()
         self._runner.tally.interrupted += 1
         log_event("worker", INFO, "a turn was interrupted")
-        resource = holdfast.OnSession(self._batch.session_id)
+        resource = holdfast.leases.OnSession(self._batch.session_id)
         owner_id = self._runner.owner_id
         try:
             holder = await self._store.leases.holder(resource)

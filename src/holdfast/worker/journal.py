@@ -19,7 +19,7 @@ SIGNAL = "signal."
 class Journal:
     """The events of a run."""
 
-    def __init__(self, store: holdfast.Store, claim: holdfast.RunClaim) -> None:
+    def __init__(self, store: holdfast.Store, claim: holdfast.processes.RunClaim) -> None:
         self._store = store
         self._lease = claim.lease
         self._process_id = claim.process.id
@@ -49,7 +49,7 @@ class Journal:
             if page.next is None:
                 return
 
-    def _add(self, event: holdfast.ProcessEvent) -> None:
+    def _add(self, event: holdfast.events.ProcessEvent) -> None:
         if event.sequence <= self.seen or event.sequence in self._ahead:
             return
         self._ahead.add(event.sequence)
@@ -64,7 +64,7 @@ class Journal:
         elif event.type.startswith(SIGNAL):
             self._signal(event, payload)
 
-    def _signal(self, event: holdfast.ProcessEvent, payload: Any) -> None:
+    def _signal(self, event: holdfast.events.ProcessEvent, payload: Any) -> None:
         self.signals.setdefault(event.type.removeprefix(SIGNAL), []).append(payload)
 
     async def record(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Held:
     """A claim on work, or the lease of a run, that a handler works on. A claim is replaced when work joins it."""
 
     def __init__(
-        self, claim: holdfast.WorkClaim | holdfast.Lease, ttl_ms: int, sent_s: float, lose: Callable[[], object]
+        self, claim: holdfast.WorkClaim | holdfast.leases.Lease, ttl_ms: int, sent_s: float, lose: Callable[[], object]
     ) -> None:
         self.claim = claim
         self.ttl_ms = ttl_ms
@@ -65,7 +65,7 @@ class Held:
         if isinstance(self.claim, holdfast.WorkClaim):
             return self.claim.batches[0].batch_id
         resource = self.claim.resource
-        return resource.process_id if isinstance(resource, holdfast.OnProcess) else resource.session_id
+        return resource.process_id if isinstance(resource, holdfast.leases.OnProcess) else resource.session_id
 
 
 class Keeper:
@@ -77,7 +77,7 @@ class Keeper:
         self._kinds = tuple(kinds)
         self._lease_ms = lease_ms
         self._here: Identity = own_identity()
-        self._neighbours: list[holdfast.WorkerInfo] = []
+        self._neighbours: list[holdfast.workers.WorkerInfo] = []
         self._report_s = 0.0
         self._looked_s = 0.0
         self._held: set[Held] = set()
@@ -176,11 +176,13 @@ class Keeper:
         if ttl_ms == self._lease_ms:
             self._report_s = sent_s
 
-    def _renew_some(self, held: list[Held], ttl_ms: int, sent_s: float, worker: holdfast.WorkerInfo | None) -> None:
+    def _renew_some(
+        self, held: list[Held], ttl_ms: int, sent_s: float, worker: holdfast.workers.WorkerInfo | None
+    ) -> None:
         # Read once: a claim is replaced when work joins it.
         given = [(one, one.claim) for one in held]
         claims = [(one, claim) for one, claim in given if isinstance(claim, holdfast.WorkClaim)]
-        leases = [(one, claim) for one, claim in given if isinstance(claim, holdfast.Lease)]
+        leases = [(one, claim) for one, claim in given if isinstance(claim, holdfast.leases.Lease)]
         # Always in the same order, so that two heartbeats never wait for each other.
         claims.sort(key=lambda pair: (pair[1].session_id, pair[1].claim_id))
         beat = self._renewed(worker, [claim for _, claim in claims], [lease for _, lease in leases], ttl_ms)
@@ -192,11 +194,11 @@ class Keeper:
 
     def _renewed(
         self,
-        worker: holdfast.WorkerInfo | None,
+        worker: holdfast.workers.WorkerInfo | None,
         claims: list[holdfast.WorkClaim],
-        leases: list[holdfast.Lease],
+        leases: list[holdfast.leases.Lease],
         ttl_ms: int,
-    ) -> holdfast.Heartbeat:
+    ) -> holdfast.workers.Heartbeat:
         return self._store.workers.heartbeat(worker, ttl_ms=ttl_ms, claims=claims, leases=leases)
 
     def _give_up(self, held: Held) -> None:
@@ -208,8 +210,8 @@ class Keeper:
 
     # Workers of this host.
 
-    def _report(self, held: list[Held]) -> holdfast.WorkerInfo:
-        return holdfast.WorkerInfo(
+    def _report(self, held: list[Held]) -> holdfast.workers.WorkerInfo:
+        return holdfast.workers.WorkerInfo(
             id=self._owner_id,
             host=self._here.host,
             pid=self._here.pid,
@@ -220,7 +222,7 @@ class Keeper:
             process_start=self._here.process_start,
         )
 
-    def _found_neighbours(self) -> list[holdfast.WorkerInfo]:
+    def _found_neighbours(self) -> list[holdfast.workers.WorkerInfo]:
         """Return the other workers whose death this process could prove."""
         here = self._here
         return [

@@ -47,7 +47,7 @@ class Runs:
         """Wait for a run that can be claimed."""
         await self._store.processes.wait_next(timeout_ms=LOOK_AGAIN_MS, kinds=self._kinds)
 
-    async def claim(self) -> Claimed[holdfast.RunClaim] | None:
+    async def claim(self) -> Claimed[holdfast.processes.RunClaim] | None:
         """Claim the run that has been due longest."""
         sent_s = time.monotonic()
         asking = self._store.processes.claim_next(
@@ -56,7 +56,7 @@ class Runs:
         claim = await self._runner.uncut(asking, self._give_back)
         return None if claim is None else (claim, sent_s)
 
-    async def _give_back(self, claim: holdfast.RunClaim | None) -> None:
+    async def _give_back(self, claim: holdfast.processes.RunClaim | None) -> None:
         if claim is None:
             return
         try:
@@ -68,7 +68,7 @@ class Runs:
 
     async def run(
         self,
-        claimed: Claimed[holdfast.RunClaim],
+        claimed: Claimed[holdfast.processes.RunClaim],
         *,
         goes_on: Callable[[], bool],  # noqa: ARG002 - the next run is claimed on its own
     ) -> None:
@@ -120,19 +120,19 @@ class Runs:
             if not held.is_lost:
                 raise
             self._runner.forgive(held, handler.name)
-        except (holdfast.LeaseLost, holdfast.AlreadyTerminal, holdfast.ReplayConflict):
+        except (holdfast.LeaseLost, holdfast.AlreadyTerminal, holdfast.errors.ReplayConflict):
             self._runner.count_lost(held, handler.name)
         except holdfast.HoldfastError as error:
             log_event("worker", WARNING, "a run was not settled (%(error_class)s)", error_class=type(error).__name__)
 
-    async def _outcome(self, handler: Registered, run: Run, journal: Journal) -> holdfast.ProcessOutcome:
+    async def _outcome(self, handler: Registered, run: Run, journal: Journal) -> holdfast.processes.ProcessOutcome:
         """Return the way in which a run ends now. Raises `Suspended` if it goes on later."""
         process = run.claim.process
         if journal.cancel is not None:
             return cancelled(journal, None)
         is_outside = handler.recovery == "external" and process.external_ref is not None
         if is_outside:
-            raise Suspended(None, holdfast.SignalWait(OUTSIDE, ordinal=1))
+            raise Suspended(None, holdfast.processes.SignalWait(OUTSIDE, ordinal=1))
         if run.claim.must_abandon or (run.claim.takeover and handler.recovery != "rerunnable"):
             return abandoned(run, journal, self._runner.owner_id)
         if run.attempt > handler.retry.attempts:
@@ -140,8 +140,8 @@ class Runs:
         value = await self._call(handler, run, journal)
         run.require_all_asked()
         if handler.recovery == "external" and value is None:
-            raise Suspended(None, holdfast.SignalWait(OUTSIDE, ordinal=1))
-        return holdfast.Completed(value)
+            raise Suspended(None, holdfast.processes.SignalWait(OUTSIDE, ordinal=1))
+        return holdfast.processes.Completed(value)
 
     async def _call(self, handler: Registered, run: Run, journal: Journal) -> Any:
         task = asyncio.current_task()
@@ -173,17 +173,17 @@ class Runs:
 
     # Settling.
 
-    async def _settle(self, run: Run, journal: Journal, outcome: holdfast.ProcessOutcome) -> None:
+    async def _settle(self, run: Run, journal: Journal, outcome: holdfast.processes.ProcessOutcome) -> None:
         """End a run, and tell its parent in the same transaction."""
         parent = _parent_of(run.claim.process)
         await self._runner.persist("a run is not ended", lambda: self._end(run, outcome, parent))
-        if isinstance(outcome, holdfast.Cancelled):
+        if isinstance(outcome, holdfast.processes.Cancelled):
             for child_id in run.children or _children_in(journal):
                 await self._cancel_child(child_id, outcome.message)
-        if isinstance(outcome, holdfast.Completed | holdfast.Cancelled):
+        if isinstance(outcome, holdfast.processes.Completed | holdfast.processes.Cancelled):
             self._runner.tally.done += 1
 
-    async def _end(self, run: Run, outcome: holdfast.ProcessOutcome, parent: str | None) -> None:
+    async def _end(self, run: Run, outcome: holdfast.processes.ProcessOutcome, parent: str | None) -> None:
         if parent is None:
             await self._store.processes.complete(run.id, outcome, lease=run.claim.lease)
             return
@@ -201,7 +201,7 @@ class Runs:
                     "worker", WARNING, "a child was not cancelled (%(error_class)s)", error_class=type(error).__name__
                 )
 
-    async def _suspend(self, claim: holdfast.RunClaim, journal: Journal, asleep: Suspended) -> None:
+    async def _suspend(self, claim: holdfast.processes.RunClaim, journal: Journal, asleep: Suspended) -> None:
         await self._runner.persist(
             "a run is not suspended",
             lambda: self._store.processes.suspend(
@@ -215,7 +215,7 @@ class Runs:
         self._runner.tally.count(Failure("process", run.kind, run.id, None, run.attempt, error, delay_ms))
         said = described(error)
         if delay_ms is None:
-            failed = holdfast.Failed(said, code="handler_failed")
+            failed = holdfast.processes.Failed(said, code="handler_failed")
             await self._runner.persist(
                 "a failure is not recorded", lambda: self._end(run, failed, _parent_of(run.claim.process))
             )
@@ -226,13 +226,13 @@ class Runs:
             )
 
 
-def cancelled(journal: Journal, error: BaseException | None) -> holdfast.Cancelled:
+def cancelled(journal: Journal, error: BaseException | None) -> holdfast.processes.Cancelled:
     """Return the outcome of a run that was cancelled on request."""
     raw = None if error is None else {"error": described(error)}
-    return holdfast.Cancelled(_text_in(journal.cancel, "reason") or "cancelled on request", raw=raw)
+    return holdfast.processes.Cancelled(_text_in(journal.cancel, "reason") or "cancelled on request", raw=raw)
 
 
-def abandoned(run: Run, journal: Journal, owner_id: str) -> holdfast.Abandoned:
+def abandoned(run: Run, journal: Journal, owner_id: str) -> holdfast.processes.Abandoned:
     """Return the outcome of a run whose holder was lost and that must not be run again, with the evidence."""
     lost = run.claim.process.lost_owner_id
     evidence = {
@@ -242,10 +242,12 @@ def abandoned(run: Run, journal: Journal, owner_id: str) -> holdfast.Abandoned:
         "last_sequence": journal.seen,
         "steps": sorted(journal.steps),
     }
-    return holdfast.Abandoned(f"its holder {lost!r} was lost, and the run must not be run again", evidence=evidence)
+    return holdfast.processes.Abandoned(
+        f"its holder {lost!r} was lost, and the run must not be run again", evidence=evidence
+    )
 
 
-def _parent_of(process: holdfast.Process) -> str | None:
+def _parent_of(process: holdfast.processes.Process) -> str | None:
     cause = process.provenance.caused_by
     return _text_in(cause, "process_id") if _text_in(cause, "type") == "run" else None
 

@@ -39,10 +39,10 @@ class Router(Duty):
         """Wait for a delivery."""
         await self._store.triggers.wait_undelivered(timeout_ms=LOOK_AGAIN_MS)
 
-    async def _start(self, delivery: holdfast.TriggerDelivery) -> bool:
+    async def _start(self, delivery: holdfast.triggers.TriggerDelivery) -> bool:
         """Start a run, or note why it cannot be started. Return False if neither could be done."""
         try:
-            await self._store.processes.register(holdfast.registration_for(delivery))
+            await self._store.processes.register(holdfast.triggers.registration_for(delivery))
         except (holdfast.InvalidRequest, holdfast.Conflict) as error:
             return await self._fail(delivery, error)
         except holdfast.Corrupt as error:
@@ -51,7 +51,7 @@ class Router(Duty):
         log_event("worker", INFO, "a delivery started run %(process_id)s", process_id=delivery.process_id)
         return True
 
-    async def _fail(self, delivery: holdfast.TriggerDelivery, error: Exception) -> bool:
+    async def _fail(self, delivery: holdfast.triggers.TriggerDelivery, error: Exception) -> bool:
         log_event("worker", WARNING, "a delivery failed (%(error_class)s)", error_class=type(error).__name__)
         try:
             await self._store.triggers.mark_failed(delivery, described(error))

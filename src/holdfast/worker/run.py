@@ -52,7 +52,7 @@ def in_step(name: str) -> Generator[None]:
 class Suspended(BaseException):
     """Ends the call of a handler whose run sleeps. Not an `Exception`: `finally` blocks run, `except Exception` not."""
 
-    def __init__(self, due_at_ms: int | None, wait: holdfast.SignalWait | None = None) -> None:
+    def __init__(self, due_at_ms: int | None, wait: holdfast.processes.SignalWait | None = None) -> None:
         super().__init__("the run sleeps")
         self.due_at_ms = due_at_ms
         self.wait = wait
@@ -73,7 +73,7 @@ class StepConflict(holdfast.Conflict):
 class ChildFailed(Exception):
     """A child run ended without a result. `outcome` says how."""
 
-    def __init__(self, process_id: str, outcome: holdfast.ProcessOutcome) -> None:
+    def __init__(self, process_id: str, outcome: holdfast.processes.ProcessOutcome) -> None:
         super().__init__(f"child run {process_id!r}: {type(outcome).__name__}: {getattr(outcome, 'message', '')}")
         self.process_id = process_id
         self.outcome = outcome
@@ -90,7 +90,9 @@ class Persist(Protocol):
 class Run:
     """The run that a handler was called for."""
 
-    def __init__(self, claim: holdfast.RunClaim, store: holdfast.Store, journal: Journal, persist: Persist) -> None:
+    def __init__(
+        self, claim: holdfast.processes.RunClaim, store: holdfast.Store, journal: Journal, persist: Persist
+    ) -> None:
         self.claim = claim
         self.store: Any = store
         """The worker's store: a `Store` in an `async def` handler, a `BlockingStore` in a plain one."""
@@ -114,8 +116,8 @@ class Run:
         return self.claim.process.id
 
     @property
-    def _input(self) -> holdfast.Run:
-        return cast("holdfast.Run", self.claim.process.input)
+    def _input(self) -> holdfast.processes.Run:
+        return cast("holdfast.processes.Run", self.claim.process.input)
 
     @property
     def kind(self) -> str:
@@ -296,8 +298,8 @@ class Run:
                 return self._journal.signals.get(name, [])[self._taken[name] :]
         return payloads
 
-    def _wait(self, name: str) -> holdfast.SignalWait:
-        return holdfast.SignalWait(name, ordinal=self._taken[name] + 1)
+    def _wait(self, name: str) -> holdfast.processes.SignalWait:
+        return holdfast.processes.SignalWait(name, ordinal=self._taken[name] + 1)
 
     # Children and reports.
 
@@ -306,7 +308,7 @@ class Run:
     ) -> Child:
         """Start a child run, once. It is cancelled with this run unless it is `detached`."""
         child_id = f"{self.id}/{self._next('child').removeprefix(OWN)}" if id is None else id
-        provenance = holdfast.Provenance(caused_by={"type": "run", "process_id": self.id})
+        provenance = holdfast.processes.Provenance(caused_by={"type": "run", "process_id": self.id})
         await self._persist(
             "a child is not started",
             lambda: self._store.processes.start(kind, args, id=child_id, version=version, provenance=provenance),
@@ -329,8 +331,8 @@ class Run:
                 raise Suspended(due_at_ms, self._wait(CHILD_ENDED))
             outcome = process.outcome
             found = await self._record(f"{OWN}result:{child_id}", {"value": msgspec.to_builtins(outcome)})
-        outcome = msgspec.convert(found["value"], holdfast.ProcessOutcome)
-        if isinstance(outcome, holdfast.Completed):
+        outcome = msgspec.convert(found["value"], holdfast.processes.ProcessOutcome)
+        if isinstance(outcome, holdfast.processes.Completed):
             return outcome.value
         raise ChildFailed(child_id, outcome)
 

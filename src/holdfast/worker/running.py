@@ -76,7 +76,7 @@ class Runner:
         self._keeper.give_up_overdue()
 
     @contextmanager
-    def holding(self, claim: holdfast.WorkClaim | holdfast.Lease, ttl_ms: int, sent_s: float) -> Generator[Held]:
+    def holding(self, claim: holdfast.WorkClaim | holdfast.leases.Lease, ttl_ms: int, sent_s: float) -> Generator[Held]:
         """Renew a claim while the block runs, and cancel the calling task once the claim is lost."""
         task = asyncio.current_task()
         assert task is not None

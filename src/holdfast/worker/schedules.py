@@ -72,4 +72,4 @@ def target(every: Every, handlers: Handlers) -> dict[str, Any]:
         raise holdfast.InvalidRequest("kind", problem)
     if every.session_id is not None:
         raise holdfast.InvalidRequest("session_id", f"does not go with {every.kind!r}: its handler is one of runs")
-    return {"run": holdfast.Run(every.kind, versions[-1], every.payload)}
+    return {"run": holdfast.processes.Run(every.kind, versions[-1], every.payload)}

@@ -103,7 +103,7 @@ class Work:
         session = runner.store.sessions.handle(_work(held).session_id)
         turn = await runner.persist("a turn is not loaded", lambda: session.turn(claim=_work(held)).__aenter__())
         if not turn.replayed:
-            given = turn if handler.is_async else holdfast.BlockingTurn(turn, cast("Any", OnLoop(runner.caller.loop)))
+            given = turn if handler.is_async else holdfast.blocking.Turn(turn, cast("Any", OnLoop(runner.caller.loop)))
             watch = InterruptWatch(runner, turn, held)
             try:
                 try:

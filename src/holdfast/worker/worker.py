@@ -141,7 +141,7 @@ class Worker:
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
         lease_s: float | None = None,
         timeout_s: float | None = None,
-        recovery: holdfast.Recovery = "rerunnable",
+        recovery: holdfast.processes.Recovery = "rerunnable",
     ) -> Callable[[F], F]:
         """Register the handler of a kind of runs: it is called with a `Run`, and its result completes the run.
 

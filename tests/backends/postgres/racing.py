@@ -12,6 +12,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import holdfast
+from holdfast.leases import OnProcess, OnSession
+from holdfast.processes import External
 
 RACERS = 4
 PATIENCE_S = 120
@@ -126,7 +128,7 @@ def enqueue_source_key(racer: Racer, number: int) -> Answer:
 
 
 def register(racer: Racer, number: int) -> Answer:
-    wanted = holdfast.ProcessRegistration(f"job-{number}", holdfast.External(said(racer, number)))
+    wanted = holdfast.ProcessRegistration(f"job-{number}", External(said(racer, number)))
     process = racer.store.processes.register(wanted)
     return "won", process.registration_hash, process.created_at_ms
 
@@ -160,8 +162,8 @@ def complete_or_take_over(racer: Racer, number: int) -> Answer:
     return ("lost",) if claim is None else ("took over", claim.fence)
 
 
-def leased(number: int) -> holdfast.OnSession | holdfast.OnProcess:
-    return holdfast.OnSession(f"leased-{number}") if number % 2 == 0 else holdfast.OnProcess(f"leased-{number}")
+def leased(number: int) -> OnSession | OnProcess:
+    return OnSession(f"leased-{number}") if number % 2 == 0 else OnProcess(f"leased-{number}")
 
 
 def said(racer: Racer, number: int) -> Any:

@@ -15,7 +15,7 @@ from holdfast.blocking import BlockingStore
 ISSUED = re.compile(r"NOTICE:  issuing (.*?)DETAIL:  on server (\S+)", re.DOTALL)
 CALLED = re.compile(r"(\w+_v1)\(")
 ROUNDS = 3
-CHAT = holdfast.OnSession("chat")
+CHAT = holdfast.leases.OnSession("chat")
 DRAFT = holdfast.WorkDraft(session_id="chat", payloads=[1], slot="exclusive")
 
 Act = Callable[[], object]
@@ -134,8 +134,8 @@ def renews_leases(store: BlockingStore) -> Act:
 
 
 def appends(store: BlockingStore) -> Act:
-    types = [holdfast.EventType("progress")]
-    store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=types))
+    types = [holdfast.events.EventType("progress")]
+    store.processes.register(holdfast.ProcessRegistration("build", holdfast.processes.External(), event_types=types))
     store.events.append("build", "progress", 0)
     return lambda: store.events.append("build", "progress", 1)
 

@@ -36,7 +36,7 @@ def test_a_call_that_ends_while_another_thread_closes_leaves_it_to_finish(clean_
         assert read.result(WAIT_S) == "read"
         closed.result(WAIT_S)
     assert backend._connections.size == 0
-    with pytest.raises(holdfast.StoreClosed):
+    with pytest.raises(holdfast.errors.StoreClosed):
         store.sessions.create("chat")
 
 

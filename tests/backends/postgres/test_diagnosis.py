@@ -12,8 +12,12 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.leases import OnSession
+from holdfast.maintenance import PostgresFacts
+from holdfast.processes import External
 from holdfast.rules import diagnosis as rules
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import SubscriptionDraft
 
 HOUR = 3_600_000
 SETTINGS = {
@@ -68,7 +72,7 @@ def test_a_sound_server_has_no_concern(store: BlockingStore, administrator: Any)
     assert diagnosis.concerns == ()
     assert diagnosis.facts is not None
     engine = diagnosis.facts.engine
-    assert isinstance(engine, holdfast.PostgresFacts)
+    assert isinstance(engine, PostgresFacts)
     [(version, age)] = administrator.rows(
         "SELECT current_setting('server_version_num')::int, age(datfrozenxid) FROM pg_database "
         "WHERE datname = current_database()"
@@ -226,8 +230,8 @@ def test_unattended_leases_deliveries_and_work_are_counted(sound: Any) -> None:
     clock = ManualClock()
     with holdfast.open_blocking(sound.url, clock=clock, options=holdfast.PostgresOptions(max_connections=2)) as store:
         store.sessions.create("chat")
-        store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
-        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        store.leases.claim(OnSession("chat"), owner_id="w", ttl_ms=1_000)
+        draft = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
         store.triggers.subscribe(draft)
         store.triggers.emit("cron", "daily", idempotency_key="1")
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))

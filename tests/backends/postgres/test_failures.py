@@ -27,6 +27,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports import Transaction
+from holdfast.processes import Completed, External
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import at_once, in_background
 
@@ -195,7 +196,7 @@ def test_a_wait_outlives_a_server_that_is_away_for_longer_than_any_operation_tri
     with holdfast.open_blocking(own_server.url) as store:
         handle = store.sessions.handle("chat")
         handle.commit(holdfast.Commit())
-        store.processes.register(holdfast.ProcessRegistration("job", holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration("job", External()))
         waits: list[Callable[[], object]] = [
             lambda: store.queue.wait("chat", timeout_ms=60_000),
             lambda: store.processes.wait("job", timeout_ms=60_000),
@@ -213,7 +214,7 @@ def test_a_wait_outlives_a_server_that_is_away_for_longer_than_any_operation_tri
         with holdfast.open_blocking(own_server.url) as other:
             other.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
             other.events.append("job", "process.waiting", 1)
-            other.processes.complete("job", holdfast.Completed(1))
+            other.processes.complete("job", Completed(1))
         for waiter in waiters:
             waiter.result(30)
 

@@ -12,12 +12,15 @@ import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions, backend
 from holdfast.backends.postgres.connection import statements_of
 from holdfast.backends.postgres.schema_setup import functions_text
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import OnProcess
+from holdfast.processes import External
 from holdfast.statements import Statements
 from holdfast.store import Context, Store
 
 NEW, OLD = "_v1", "_v0"
 ROUNDS = 25
-NEWS = holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload()))
+NEWS = EventType("news", wake=WakeRule(Payload()))
 
 
 def older(texts: Statements) -> Statements:
@@ -41,7 +44,7 @@ async def live(store: Store, name: str) -> None:
         if claim is not None:
             await store.queue.renew(claim)
             await session.commit(holdfast.Commit(turn_id=f"{name}:{number}", completes=[claim]))
-        lease = await store.leases.claim(holdfast.OnProcess(f"own-{name}"), owner_id=name)
+        lease = await store.leases.claim(OnProcess(f"own-{name}"), owner_id=name)
         await store.leases.renew(lease)
 
 
@@ -57,7 +60,7 @@ def test_two_generations_of_functions_share_the_tables(
         for process_id in ("job", "own-new", "own-old"):
             target = holdfast.Scope("chat") if process_id == "job" else None
             await new.processes.register(
-                holdfast.ProcessRegistration(process_id, holdfast.External(), event_types=[NEWS], wake_target=target)
+                holdfast.ProcessRegistration(process_id, External(), event_types=[NEWS], wake_target=target)
             )
         await asyncio.gather(live(new, "new"), live(old, "old"))
         await check(connection, new, old)

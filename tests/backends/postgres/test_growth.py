@@ -18,6 +18,10 @@ import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.backends.postgres.connection import StatementRunner
 from holdfast.backends.postgres.notifier import Notifier
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import OnSession
+from holdfast.processes import Completed, External, RunClaim, SignalWait
+from holdfast.sessions import ActivePath
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
 
@@ -29,8 +33,8 @@ SERVERS = ("newest", "oldest")
 MOST_GROWTH = 1.2
 POSITION_BITS = 32
 TYPES = (
-    holdfast.EventType("progress"),
-    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
+    EventType("progress"),
+    EventType("news", wake=WakeRule(Payload())),
 )
 BLOCKS = """
 SELECT sum(pg_stat_get_xact_blocks_fetched(oid))
@@ -78,9 +82,7 @@ class Ground:
             # The planner knows only the statistics that the test gathers.
             self._run(f"ALTER TABLE holdfast.{table} SET (autovacuum_enabled = false)")
         self.do(lambda store: store.sessions.handle("long").commit(turn(0)))
-        kinds = holdfast.ProcessRegistration(
-            "job", holdfast.External(), event_types=TYPES, wake_target=holdfast.Scope("long")
-        )
+        kinds = holdfast.ProcessRegistration("job", External(), event_types=TYPES, wake_target=holdfast.Scope("long"))
         self.do(lambda store: store.processes.register(kinds))
         self.do(lambda store: store.events.append("job", "progress", 1, replay_key="k0"))
         self.do(lambda store: store.queue.enqueue(holdfast.WorkDraft(session_id="busy", payloads=[1], kind="backlog")))
@@ -286,7 +288,7 @@ async def take_from_backlog(store: Store, number: int) -> None:
 
 async def lead(store: Store, number: int) -> None:
     """Commit a turn under a lease."""
-    lease = await store.leases.claim(holdfast.OnSession("long"), owner_id="w1")
+    lease = await store.leases.claim(OnSession("long"), owner_id="w1")
     await store.sessions.handle("long").commit(holdfast.Commit(lease=lease))
     await store.leases.release(lease)
 
@@ -309,10 +311,10 @@ async def sleep(store: Store) -> None:
     """Start a run that sleeps until a signal comes."""
     await store.processes.start("a", id="sleeper")
     claim = await claim_run(store)
-    await store.processes.suspend(claim.lease, seen=0, wait=holdfast.SignalWait("go", 1))
+    await store.processes.suspend(claim.lease, seen=0, wait=SignalWait("go", 1))
 
 
-async def claim_run(store: Store, kinds: list[str] | None = None) -> holdfast.RunClaim:
+async def claim_run(store: Store, kinds: list[str] | None = None) -> RunClaim:
     claim = await store.processes.claim_next(owner_id="w1", kinds=kinds)
     assert claim is not None
     return claim
@@ -324,11 +326,11 @@ async def run(store: Store, number: int) -> None:
     await store.processes.start("a", id=name)
     claim = await claim_run(store, ["a"])
     await store.events.append(name, "step", lease=claim.lease)
-    await store.processes.suspend(claim.lease, seen=1, wait=holdfast.SignalWait("go", 1))
+    await store.processes.suspend(claim.lease, seen=1, wait=SignalWait("go", 1))
     await store.events.signal(name, "go")
     await store.processes.retry_later((await claim_run(store)).lease, "no", retry_in_ms=0)
     await store.leases.release((await claim_run(store, ["a", "b"])).lease)
-    await store.processes.complete(name, holdfast.Completed(), lease=(await claim_run(store)).lease)
+    await store.processes.complete(name, Completed(), lease=(await claim_run(store)).lease)
 
 
 CALLS: dict[str, Call] = {
@@ -342,7 +344,7 @@ CALLS: dict[str, Call] = {
     "append": lambda store, number: store.events.append("job", "progress", 1, replay_key=f"new{number}"),
     "replay of an event": lambda store, number: store.events.append("job", "progress", 1, replay_key="k0"),
     "append that wakes": wake,
-    "load of the last nodes": lambda store, number: store.sessions.handle("long").load(holdfast.ActivePath(last=20)),
+    "load of the last nodes": lambda store, number: store.sessions.handle("long").load(ActivePath(last=20)),
     "load of a node": lambda store, number: store.sessions.handle("long").load_node("m0"),
     "page of a log": lambda store, number: store.events.after("job", after=20, limit=20),
     "page of a log of one type": lambda store, number: store.events.after("job", after=20, limit=20, type="progress"),

@@ -86,7 +86,7 @@ def test_nineteen_of_twenty_updates_of_a_process_by_its_events_are_heap_only(
         for number in range(5):
             await store.processes.register(
                 holdfast.ProcessRegistration(
-                    f"p{number}", holdfast.External(), event_types=[holdfast.EventType("progress")]
+                    f"p{number}", holdfast.processes.External(), event_types=[holdfast.events.EventType("progress")]
                 )
             )
         for number in range(EVENTS):

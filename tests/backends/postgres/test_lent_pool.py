@@ -97,10 +97,10 @@ def losable(clean_postgres_url: str, loop: EventLoop, request: pytest.FixtureReq
 def furnish(losable: Losable) -> None:
     losable.do(commit(turn_id="t1"))
     losable.do(commit("warm"))
-    types = [holdfast.EventType("progress")]
+    types = [holdfast.events.EventType("progress")]
     losable.do(
         lambda store: store.processes.register(
-            holdfast.ProcessRegistration("job", holdfast.External(), event_types=types)
+            holdfast.ProcessRegistration("job", holdfast.processes.External(), event_types=types)
         )
     )
 

@@ -74,7 +74,7 @@ def test_work_never_slips_into_a_session_that_is_being_deleted(clean_postgres_ur
 
 def test_a_lease_that_ends_while_its_renewal_waits_is_lost(clean_postgres_url: str) -> None:
     async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
-        lease = await store.leases.claim(holdfast.OnSession("a"), owner_id="w", ttl_ms=400)
+        lease = await store.leases.claim(holdfast.leases.OnSession("a"), owner_id="w", ttl_ms=400)
         async with gate.transaction():
             await gate.execute("SELECT 1 FROM holdfast.leases FOR UPDATE")
             renewal = asyncio.ensure_future(store.leases.renew(lease, ttl_ms=60_000))

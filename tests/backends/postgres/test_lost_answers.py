@@ -12,6 +12,11 @@ from tests.backends.postgres.wire import Cut, Wire
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.backends.postgres.connection import statements_of
+from holdfast.errors import ReplacementUncertain
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import OnProcess, OnSession
+from holdfast.processes import Completed, External, ExternalRef
+from holdfast.sessions import SessionMeta
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
 
@@ -20,10 +25,10 @@ Call = Callable[[Store], Awaitable[Any]]
 CONNECTIONS = 2
 CUTS = pytest.mark.parametrize("when", ["before", "after"])
 TYPES = (
-    holdfast.EventType("progress"),
-    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
+    EventType("progress"),
+    EventType("news", wake=WakeRule(Payload())),
 )
-ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
+ON_CHAT, ON_JOB = OnSession("chat"), OnProcess("job")
 
 
 class Cuttable:
@@ -104,7 +109,7 @@ def logged(store: Store) -> Awaitable[Any]:
 
 
 def register(**given: Any) -> Call:
-    wanted = holdfast.ProcessRegistration("job", holdfast.External(), event_types=TYPES, **given)
+    wanted = holdfast.ProcessRegistration("job", External(), event_types=TYPES, **given)
     return lambda store: store.processes.register(wanted)
 
 
@@ -118,7 +123,7 @@ def is_unknown(answer: Any) -> bool:
 
 def must_be_read(answer: Any, found: str) -> bool:
     """Report whether the error prevents a retry from overwriting a later writer, and says what is stored."""
-    return isinstance(answer, holdfast.ReplacementUncertain) and not answer.retryable and found in str(answer)
+    return isinstance(answer, ReplacementUncertain) and not answer.retryable and found in str(answer)
 
 
 # Turns.
@@ -345,9 +350,9 @@ def test_a_process_is_completed_once_and_given(cuttable: Cuttable, when: Cut, le
     cuttable.do(register())
     lease = cuttable.do(lambda store: store.leases.claim(ON_JOB, owner_id="w1")) if leased else None
     process = cuttable.cut(
-        "append_event", when, lambda store: store.processes.complete("job", holdfast.Completed(1), lease=lease)
+        "append_event", when, lambda store: store.processes.complete("job", Completed(1), lease=lease)
     )
-    assert (process.status, process.outcome) == ("completed", holdfast.Completed(1))
+    assert (process.status, process.outcome) == ("completed", Completed(1))
     assert [event.terminal_state for event in cuttable.seen(logged)] == ["completed"]
     assert cuttable.seen(lambda store: store.leases.holder(ON_JOB)) is None
 
@@ -364,7 +369,7 @@ def got(store: Store) -> Awaitable[Any]:
 
 
 def meta(name: str) -> Call:
-    return lambda store: store.sessions.handle("chat").save_meta(holdfast.SessionMeta("chat", name, created_at_ms=0))
+    return lambda store: store.sessions.handle("chat").save_meta(SessionMeta("chat", name, created_at_ms=0))
 
 
 def named(store: Store) -> Awaitable[Any]:
@@ -372,7 +377,7 @@ def named(store: Store) -> Awaitable[Any]:
 
 
 def refer(id: str) -> Call:
-    return lambda store: store.processes.set_external_ref("job", holdfast.ExternalRef("ci", id))
+    return lambda store: store.processes.set_external_ref("job", ExternalRef("ci", id))
 
 
 def registered(store: Store) -> Awaitable[Any]:

@@ -8,6 +8,8 @@ import pytest
 from tests.backends import lost_numbers
 
 import holdfast
+from holdfast.errors import UnknownRef
+from holdfast.sessions import ActivePath, Child, FullGraph
 
 SPENT = holdfast.Usage("turn", "large", input_tokens=1)
 
@@ -24,9 +26,9 @@ def test_lost_counters_are_never_read_as_an_empty_or_a_smaller_ledger(
         for where in ("WHERE model = 'small'", ""):
             postgres_database.administrator.run(f"DELETE FROM holdfast.usage {where}")
             for chat in (session, other.sessions.handle("chat")):
-                for scope, at in ((None, None), (None, 2), (holdfast.FullGraph(), None)):
+                for scope, at in ((None, None), (None, 2), (FullGraph(), None)):
                     with pytest.raises(holdfast.Corrupt) as info:
-                        chat.load(scope or holdfast.ActivePath(), at=at)
+                        chat.load(scope or ActivePath(), at=at)
                     assert info.value.table == "usage"
             # The next turn, with the head cached or read, does not hide the loss.
             for chat in (session, other.sessions.handle("chat")):
@@ -44,10 +46,10 @@ def test_bytes_that_the_parent_lost_are_not_taken_over(clean_postgres_url: str, 
         parent = store.sessions.create("parent")
         ref = parent.attachments.put(b"abc")
         parent.commit(holdfast.Commit(attachments=[ref.id]))
-        child = store.sessions.create("child", relation=holdfast.Child("parent"))
+        child = store.sessions.create("child", relation=Child("parent"))
         child.commit(holdfast.Commit())
         postgres_database.administrator.run("DELETE FROM holdfast.attachment_objects")
-        with pytest.raises(holdfast.UnknownRef, match=ref.id):
+        with pytest.raises(UnknownRef, match=ref.id):
             child.commit(holdfast.Commit(attachments=[ref.id]))
         view = child.load()
         assert view is not None

@@ -71,7 +71,7 @@ async def lost_past(store: Store) -> None:
     for name in ("chat", "other"):
         await store.sessions.fork("lost", into=name)
         await store.sessions.handle(name).commit(turn(2))
-        await store.sessions.handle(name).load(holdfast.FullGraph())
+        await store.sessions.handle(name).load(holdfast.sessions.FullGraph())
 
 
 async def new_past(store: Store) -> None:
@@ -92,8 +92,8 @@ async def readings(store: Store) -> dict[str, Any]:
             f"{name} nodes": [node.id for node in await session.nodes()],
             f"{name} node": await session.load_node("n1"),
             f"{name} newest": await session.load(),
-            f"{name} all": await session.load(holdfast.FullGraph()),
-            f"{name} path": await session.load(holdfast.ActivePath(leaf="n1")) if name != "lost" else None,
+            f"{name} all": await session.load(holdfast.sessions.FullGraph()),
+            f"{name} path": await session.load(holdfast.sessions.ActivePath(leaf="n1")) if name != "lost" else None,
             f"{name} at": await session.load(at=1) if name != "lost" else None,
             f"{name} history": [entry.turn_id for entry in await session.history()],
             f"{name} work": [batch.source_key for batch in await store.queue.list(name)],

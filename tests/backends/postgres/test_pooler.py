@@ -35,7 +35,7 @@ def work_on(store: Any, name: str) -> None:
         )
         claim = store.queue.claim(name, owner_id="me")
         handle.commit(holdfast.Commit(completes=[claim]))
-    assert handle.load(holdfast.FullGraph()).node_count == 5
+    assert handle.load(holdfast.sessions.FullGraph()).node_count == 5
 
 
 def test_a_store_works_behind_a_transaction_pooler(pooler: tuple[Pooler, str], clean_postgres_url: str) -> None:

@@ -15,6 +15,9 @@ from tests.backends.postgres.racing import RACERS, Answer, Field, leased
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.processes import External
+from holdfast.sessions import FullGraph
+from holdfast.triggers import SubscriptionDraft
 
 ROUNDS = int(os.environ.get("HOLDFAST_RACE_ROUNDS", "200" if os.environ.get("HOLDFAST_WHOLE") else "50"))
 LOSERS = RACERS - 1
@@ -77,7 +80,7 @@ def test_of_processes_that_commit_on_one_revision_one_wins(ground: Ground, store
         winner = one_winner(answers, "HeadConflict", expected=number, actual=number + 1)
         assert answers[winner][1] == number + 1
         wins[winner] += 1
-    view = store.sessions.handle("chat").load(holdfast.FullGraph())
+    view = store.sessions.handle("chat").load(FullGraph())
     assert view is not None
     assert (view.revision, view.node_count) == (ROUNDS, ROUNDS)
     assert Counter(node.payload for node in view.graph.nodes) == wins
@@ -117,12 +120,12 @@ def test_a_process_that_processes_register_at_once_is_one(ground: Ground, store:
             said = one_winner(answers, "RegistrationConflict")
         process = store.processes.get(f"job-{number}")
         assert process is not None
-        assert process.input == holdfast.External(said)
+        assert process.input == External(said)
     assert store.maintenance.stats().processes == before + ROUNDS
 
 
 def test_an_occurrence_that_processes_emit_at_once_is_delivered_once(ground: Ground, store: BlockingStore) -> None:
-    draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+    draft = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
     store.triggers.subscribe(draft)
     for number, answers in enumerate(ground.field.run("emit", ROUNDS)):
         given = [answer for answer in answers if answer[0] == "won"]
@@ -150,7 +153,7 @@ def test_batches_that_processes_claim_at_once_go_to_one(ground: Ground, store: B
 
 def test_a_lease_that_processes_claim_at_once_has_one_holder(ground: Ground, store: BlockingStore) -> None:
     for number in range(1, ROUNDS, 2):
-        store.processes.register(holdfast.ProcessRegistration(f"leased-{number}", holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration(f"leased-{number}", External()))
     for number, answers in enumerate(ground.field.run("claim_lease", ROUNDS)):
         holder = store.leases.holder(leased(number))
         assert holder is not None

@@ -21,13 +21,16 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.leases import Lease, OnProcess, OnSession
+from holdfast.processes import Completed, External
+from holdfast.sessions import Unchanged
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
 
 ROUNDS = int(os.environ.get("HOLDFAST_RENEWAL_ROUNDS", "1"))
 SHORT_MS, LONG_MS = 1_500, 3_600_000
 PATIENCE_S = 20
-ON_CHAT = holdfast.OnSession("chat")
+ON_CHAT = OnSession("chat")
 NOW_MS = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 WAITERS = """
     SELECT count(DISTINCT lock.pid)
@@ -81,12 +84,12 @@ class Ground:
         assert lost.value.widened
         return alone
 
-    async def behind(self, held: holdfast.Lease | holdfast.WorkClaim, waiting: Callable[[], Awaitable[Any]]) -> Any:
+    async def behind(self, held: Lease | holdfast.WorkClaim, waiting: Callable[[], Awaitable[Any]]) -> Any:
         """Let a call wait for a renewal that is rolled back after the expiry; return its result."""
         heartbeat = self._caller.transaction()
         await heartbeat.start()
         inside = self.holder.within(self._caller)
-        if isinstance(held, holdfast.Lease):
+        if isinstance(held, Lease):
             await inside.leases.renew(held, ttl_ms=LONG_MS)
         else:
             await inside.queue.renew(held, ttl_ms=LONG_MS)
@@ -227,8 +230,8 @@ async def session_lease(store: Store) -> Held:
 
 
 async def process_lease(store: Store) -> Held:
-    await store.processes.register(holdfast.ProcessRegistration("job", holdfast.External()))
-    return await store.leases.claim(holdfast.OnProcess("job"), owner_id="w1", ttl_ms=SHORT_MS)
+    await store.processes.register(holdfast.ProcessRegistration("job", External()))
+    return await store.leases.claim(OnProcess("job"), owner_id="w1", ttl_ms=SHORT_MS)
 
 
 async def claim(store: Store) -> Held:
@@ -237,14 +240,14 @@ async def claim(store: Store) -> Held:
 
 LATE: dict[str, tuple[Callable[[Store], Awaitable[Held]], Late]] = {
     "a turn": (session_lease, under_lease()),
-    "a turn with a stored leaf": (session_lease, under_lease(graph=holdfast.Unchanged(leaf="n0"))),
+    "a turn with a stored leaf": (session_lease, under_lease(graph=Unchanged(leaf="n0"))),
     "a turn with work for a new session": (session_lease, under_lease(enqueues=[NEW_SESSION])),
     "a turn that completes": (claim, under_claim()),
-    "a turn that completes and has a stored leaf": (claim, under_claim(graph=holdfast.Unchanged(leaf="n0"))),
+    "a turn that completes and has a stored leaf": (claim, under_claim(graph=Unchanged(leaf="n0"))),
     "a turn that completes with work for a new session": (claim, under_claim(enqueues=[NEW_SESSION])),
     "the end of a process": (
         process_lease,
-        lambda store, lease: store.processes.complete("job", holdfast.Completed(1), lease=lease),
+        lambda store, lease: store.processes.complete("job", Completed(1), lease=lease),
     ),
     "a claim under a lease": (
         session_lease,

@@ -14,11 +14,16 @@ from tests.backends.postgres.replicas import Replicated, connected, replicated, 
 
 import holdfast
 from holdfast.backends.postgres import replica as replica_module
+from holdfast.errors import ReplicaBehind, UnknownPosition
+from holdfast.events import EventType
+from holdfast.leases import OnSession
+from holdfast.processes import External
+from holdfast.sessions import CommitReceipt, Graph, ReplaceGraph
 from holdfast.store import Store
 
 LONG_MS = 60_000
 SHORT_MS = 30
-JOB = holdfast.ProcessRegistration("job", holdfast.External(), event_types=[holdfast.EventType("progress")])
+JOB = holdfast.ProcessRegistration("job", External(), event_types=[EventType("progress")])
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def _never_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_module, "AWAY_S", 0.0)
 
 
-def commit(store: Store, session_id: str, **given: Any) -> Awaitable[holdfast.CommitReceipt]:
+def commit(store: Store, session_id: str, **given: Any) -> Awaitable[CommitReceipt]:
     return store.sessions.handle(session_id).commit(holdfast.Commit(**given))
 
 
@@ -77,9 +82,9 @@ async def check_that_the_store_asks_the_primary(servers: Replicated) -> None:
         await store.queue.complete(claim)
         settled = await store.queue.wait_settled("decides", batch.batch_id, timeout_ms=LONG_MS)
         assert settled.state == "completed"
-        lease = await store.leases.claim(holdfast.OnSession("decides"), owner_id="me")
+        lease = await store.leases.claim(OnSession("decides"), owner_id="me")
         assert lease is not None
-        assert await store.leases.holder(holdfast.OnSession("decides")) is not None
+        assert await store.leases.holder(OnSession("decides")) is not None
 
 
 def test_a_replica_that_stays_behind_is_refused_or_the_primary_answers(servers: Replicated) -> None:
@@ -89,7 +94,7 @@ def test_a_replica_that_stays_behind_is_refused_or_the_primary_answers(servers: 
 async def check_a_replica_that_stays_behind(servers: Replicated) -> None:
     async with servers.open() as store, servers.paused():
         receipt = await commit(store, "behind")
-        with pytest.raises(holdfast.ReplicaBehind) as refused:
+        with pytest.raises(ReplicaBehind) as refused:
             await revision(store.reading(after=receipt, wait_ms=SHORT_MS, fall_back=False), "behind")
         assert (refused.value.position, refused.value.waited_ms) == (receipt.position, SHORT_MS)
         assert refused.value.retryable
@@ -136,12 +141,12 @@ async def nodes(store: Store) -> holdfast.Receipt:
 
 
 async def replaced(store: Store) -> holdfast.Receipt:
-    graph = holdfast.ReplaceGraph(holdfast.Graph((holdfast.Node("new"),), "new"))
+    graph = ReplaceGraph(Graph((holdfast.Node("new"),), "new"))
     return await commit(store, "kinds", graph=graph)
 
 
 async def replaced_again(store: Store) -> holdfast.Receipt:
-    graph = holdfast.ReplaceGraph(holdfast.Graph((holdfast.Node("new"),), "new"))
+    graph = ReplaceGraph(Graph((holdfast.Node("new"),), "new"))
     await commit(store, "kinds", turn_id="replaced", graph=graph)
     return await commit(store, "kinds", turn_id="replaced", graph=graph)
 
@@ -216,7 +221,7 @@ def test_a_position_is_reached_once_the_replica_shows_the_write(servers: Replica
             await commit(store, "others")
             patient = store.reading(after=given, wait_ms=LONG_MS, fall_back=False)
             hasty = store.reading(after=given, wait_ms=0, fall_back=False)
-            with pytest.raises(holdfast.ReplicaBehind):
+            with pytest.raises(ReplicaBehind):
                 await hasty.sessions.list()
             await resume()
             assert await patient.sessions.handle("kinds").load() == await store.sessions.handle("kinds").load()
@@ -244,9 +249,9 @@ async def check_a_turn_that_runs(servers: Replicated) -> None:
         await commit(store, "later")
         await servers.catch_up()
         hasty = store.reading(after=receipt, wait_ms=SHORT_MS, fall_back=False)
-        with pytest.raises(holdfast.ReplicaBehind):
+        with pytest.raises(ReplicaBehind):
             await revision(hasty, "runs")
-        with pytest.raises(holdfast.ReplicaBehind):
+        with pytest.raises(ReplicaBehind):
             await revision(store.reading(after=receipt, wait_ms=SHORT_MS), "runs")
         await transaction.commit()
         patient = store.reading(after=receipt, wait_ms=LONG_MS, fall_back=False)
@@ -262,7 +267,7 @@ def test_a_turn_that_runs_is_not_called_lost(servers: Replicated) -> None:
             # No newer transaction has ended: its number is ahead of every snapshot.
             receipt = await commit(store.within(connection), "newest")
             for fall_back in (True, False):
-                with pytest.raises(holdfast.ReplicaBehind):
+                with pytest.raises(ReplicaBehind):
                     await revision(store.reading(after=receipt, wait_ms=0, fall_back=fall_back), "newest")
             await transaction.commit()
             assert await revision(store.reading(after=receipt, wait_ms=0), "newest") == receipt.revision
@@ -284,7 +289,7 @@ def test_a_turn_that_was_rolled_back_is_unknown(servers: Replicated, beside: str
             receipt = await commit(store.within(connection), "gone")
             await transaction.rollback()
             for fall_back in (True, False):
-                with pytest.raises(holdfast.UnknownPosition) as refused:
+                with pytest.raises(UnknownPosition) as refused:
                     await revision(store.reading(after=receipt, wait_ms=SHORT_MS, fall_back=fall_back), "gone")
                 assert refused.value.position == receipt.position
 
@@ -344,7 +349,7 @@ def test_the_primary_answers_while_the_replica_is_away(servers: Replicated, capl
                 assert await revision(store.reading(), "away") == 1
                 with pytest.raises(holdfast.Unavailable) as refused:
                     await revision(store.reading(fall_back=False), "away")
-                assert not isinstance(refused.value, holdfast.ReplicaBehind)
+                assert not isinstance(refused.value, ReplicaBehind)
                 # A store opens without its replica.
                 with caplog.at_level(logging.WARNING, "holdfast.replica"):
                     async with holdfast.open(
@@ -436,7 +441,7 @@ def test_a_store_opens_while_its_replica_lacks_the_schema(servers: Replicated) -
                 receipt = await commit(store, "chat")
                 for after in (None, receipt):
                     assert await revision(store.reading(after=after, wait_ms=0), "chat") == 1
-                    with pytest.raises(holdfast.ReplicaBehind):
+                    with pytest.raises(ReplicaBehind):
                         await revision(store.reading(after=after, wait_ms=0, fall_back=False), "chat")
                 await resume()
                 patient = store.reading(after=receipt, wait_ms=LONG_MS, fall_back=False)
@@ -462,7 +467,7 @@ def test_a_blocking_store_reads_from_the_replica(servers: Replicated) -> None:
                 second = await asyncio.to_thread(session.commit, holdfast.Commit())
                 assert await asyncio.to_thread(revision_after, None) == 1
                 assert await asyncio.to_thread(revision_after, second, wait_ms=0) == 2
-                with pytest.raises(holdfast.ReplicaBehind):
+                with pytest.raises(ReplicaBehind):
                     await asyncio.to_thread(revision_after, second, wait_ms=0, fall_back=False)
                 waiting = asyncio.ensure_future(
                     asyncio.to_thread(revision_after, second, wait_ms=LONG_MS, fall_back=False)
@@ -533,7 +538,7 @@ def test_a_store_without_a_replica_reads_from_its_server(servers: Replicated) ->
             assert await revision(standby.reading(after=receipt), "alone") == 1
             async with holdfast.open(servers.primary.url) as store, servers.paused():
                 later = await commit(store, "alone")
-                with pytest.raises(holdfast.ReplicaBehind):
+                with pytest.raises(ReplicaBehind):
                     await revision(standby.reading(after=later, wait_ms=SHORT_MS), "alone")
 
     asyncio.run(case())

@@ -26,7 +26,7 @@ def store_on(primary: Server, replica: Server) -> Any:
     return holdfast.open(primary.url, options=holdfast.PostgresOptions(read_url=replica.url))
 
 
-async def commit(store: Store, config: str) -> holdfast.CommitReceipt:
+async def commit(store: Store, config: str) -> holdfast.sessions.CommitReceipt:
     return await store.sessions.handle("chat").commit(holdfast.Commit(config=config))
 
 
@@ -52,7 +52,7 @@ def test_a_position_that_a_failover_lost_is_unknown() -> None:
         async with store_on(servers.replica, servers.replica) as store, connected(servers.replica) as connection:
             assert await config(store.reading(after=kept, fall_back=False)) == "kept"
             for fall_back in (True, False):
-                with pytest.raises(holdfast.UnknownPosition) as refused:
+                with pytest.raises(holdfast.errors.UnknownPosition) as refused:
                     await config(store.reading(after=lost, wait_ms=SHORT_MS, fall_back=fall_back))
                 assert (refused.value.position, refused.value.retryable) == (lost.position, False)
             # Once its number is assigned again, the loss cannot be told. Every remaining row up to it is shown.
@@ -87,7 +87,7 @@ def check_a_replica_of_another_history() -> None:
             assert await config(store.reading(after=lost[-1], fall_back=False)) == "lost", "it is no replica any more"
             found = await commit(store, "found")
             assert number_of(kept) < number_of(found) <= number_of(lost[-1]), "a number was given twice"
-            with pytest.raises(holdfast.ReplicaBehind):
+            with pytest.raises(holdfast.errors.ReplicaBehind):
                 await config(store.reading(after=found, wait_ms=SHORT_MS, fall_back=False))
             assert await config(store.reading(after=found, wait_ms=SHORT_MS)) == "found"
 

@@ -16,18 +16,23 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.errors import DurabilityUncertain
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import OnSession
+from holdfast.processes import Completed, External, ExternalRef
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
+from holdfast.triggers import Emission, SubscriptionDraft
 
 Call = Callable[[Store], Awaitable[Any]]
 
 CANCEL = ("pg_cancel_backend",)
 CHAT, OTHER = holdfast.Scope("chat"), holdfast.Scope("other")
 TYPES = (
-    holdfast.EventType("progress"),
-    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
+    EventType("progress"),
+    EventType("news", wake=WakeRule(Payload())),
 )
-DRAFT = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External(), key="daily")
+DRAFT = SubscriptionDraft(source_type="cron", source_key="k", target=External(), key="daily")
 
 
 class Unconfirmed:
@@ -111,7 +116,7 @@ def commit(session_id: str = "chat", **given: Any) -> Call:
 
 
 def register(process_id: str, **given: Any) -> Call:
-    wanted = holdfast.ProcessRegistration(process_id, holdfast.External(), event_types=TYPES, **given)
+    wanted = holdfast.ProcessRegistration(process_id, External(), event_types=TYPES, **given)
     return lambda store: store.processes.register(wanted)
 
 
@@ -124,7 +129,7 @@ def append(replay_key: str, type: str = "progress") -> Call:
     return lambda store: store.events.append("job", type, 1, replay_key=replay_key)
 
 
-def emit(store: Store) -> Awaitable[holdfast.Emission]:
+def emit(store: Store) -> Awaitable[Emission]:
     return store.triggers.emit("cron", "k", idempotency_key="today")
 
 
@@ -156,8 +161,8 @@ REPEATED: dict[str, Call] = {
     "event by replay key": append("k"),
     "event with a wake": append("w", "news"),
     "process": register("again"),
-    "completion": lambda store: store.processes.complete("again", holdfast.Completed(1)),
-    "reference": lambda store: store.processes.set_external_ref("job", holdfast.ExternalRef("x", "1")),
+    "completion": lambda store: store.processes.complete("again", Completed(1)),
+    "reference": lambda store: store.processes.set_external_ref("job", ExternalRef("x", "1")),
     "acknowledged wake": lambda store: store.events.ack_wake("job", 2),
     "cleared wait": lambda store: store.processes.clear_wait("job"),
     "session": lambda store: store.sessions.create("made", owner="ada"),
@@ -196,27 +201,27 @@ def done(unconfirmed: Unconfirmed) -> Unconfirmed:
 @pytest.mark.parametrize("what", REPEATED)
 def test_a_call_that_finds_its_work_done_waits_for_the_standby(done: Unconfirmed, what: str) -> None:
     answer = done.outcome(REPEATED[what])
-    assert isinstance(answer, holdfast.DurabilityUncertain), f"answered without waiting: {answer}"
+    assert isinstance(answer, DurabilityUncertain), f"answered without waiting: {answer}"
     assert answer.outcome == "applied"
 
 
 def test_a_turn_waits_each_time_that_it_is_sent(unconfirmed: Unconfirmed) -> None:
     """Also by the store that committed it, which has the head cached, and on every repetition."""
     for _ in range(3):
-        assert isinstance(unconfirmed.outcome(commit(turn_id="thrice")), holdfast.DurabilityUncertain)
+        assert isinstance(unconfirmed.outcome(commit(turn_id="thrice")), DurabilityUncertain)
 
 
 def test_a_turn_whose_server_process_was_ended_while_it_waited_waits_again(unconfirmed: Unconfirmed) -> None:
     answer = unconfirmed.outcome(commit(turn_id="ended"), ends=("pg_terminate_backend", *CANCEL))
-    assert isinstance(answer, holdfast.DurabilityUncertain), answer
-    assert isinstance(unconfirmed.outcome(commit(turn_id="ended")), holdfast.DurabilityUncertain)
+    assert isinstance(answer, DurabilityUncertain), answer
+    assert isinstance(unconfirmed.outcome(commit(turn_id="ended")), DurabilityUncertain)
 
 
 FIRST: dict[str, Call] = {
     "turn": commit("waits", turn_id="t"),
     "work": lambda store: store.queue.enqueue(holdfast.WorkDraft(session_id="waits", payloads=[1])),
     "claim": lambda store: store.queue.claim("waits", owner_id="w1"),
-    "lease": lambda store: store.leases.claim(holdfast.OnSession("waits"), owner_id="w1"),
+    "lease": lambda store: store.leases.claim(OnSession("waits"), owner_id="w1"),
     "event": append("first"),
 }
 """Calls of one statement. The later ones count on those above them."""
@@ -226,14 +231,14 @@ def test_a_statement_whose_wait_is_cancelled_is_applied_and_uncertain(unconfirme
     unconfirmed.setup(commit("waits"))
     for what, call in FIRST.items():
         answer = unconfirmed.outcome(call)
-        assert isinstance(answer, holdfast.DurabilityUncertain), (what, answer)
+        assert isinstance(answer, DurabilityUncertain), (what, answer)
         assert answer.outcome == "applied"
     view = unconfirmed.setup(lambda store: store.sessions.handle("waits").load())
     assert view.revision == 2
     [batch] = unconfirmed.setup(lambda store: store.queue.list("waits"))
     assert batch.state == "claimed"
     assert "first" in [event.replay_key for event in unconfirmed.setup(lambda store: store.events.recent("job"))]
-    assert unconfirmed.setup(lambda store: store.leases.holder(holdfast.OnSession("waits"))).owner_id == "w1"
+    assert unconfirmed.setup(lambda store: store.leases.holder(OnSession("waits"))).owner_id == "w1"
 
 
 async def _within(unconfirmed: Unconfirmed, call: Call) -> Any:
@@ -276,7 +281,7 @@ def test_a_role_that_hides_warnings_does_not_hide_an_unconfirmed_commit(
     store = unconfirmed.open(hushed, **options)
     for turn_id in ("h1", "h2", "h2"):
         answer = unconfirmed.outcome(commit(turn_id=turn_id), store)
-        assert isinstance(answer, holdfast.DurabilityUncertain), answer
+        assert isinstance(answer, DurabilityUncertain), answer
 
 
 def test_a_lent_pool_that_hides_warnings_does_not_hide_an_unconfirmed_commit(
@@ -289,7 +294,7 @@ def test_a_lent_pool_that_hides_warnings_does_not_hide_an_unconfirmed_commit(
     store = unconfirmed.open(pool)
     for turn_id in ("l1", "l2", "l2"):
         answer = unconfirmed.outcome(commit(turn_id=turn_id), store)
-        assert isinstance(answer, holdfast.DurabilityUncertain), answer
+        assert isinstance(answer, DurabilityUncertain), answer
 
     async def look() -> tuple[str, str]:
         """Return the settings of the caller's connection, which the store leaves unchanged."""

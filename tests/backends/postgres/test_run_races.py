@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.backends.postgres.test_job_races import WORKERS, Pool
 
-import holdfast
+from holdfast.processes import Completed, RunClaim, SignalWait
 from holdfast.store import Store
 from holdfast.testing.contract.bench import EventLoop
 
@@ -45,7 +45,7 @@ def test_every_run_is_claimed_once_and_no_worker_leaves_while_one_is_due(pool: P
         while (claim := await store.processes.claim_next(owner_id=f"w{number}", kinds=kinds)) is not None:
             claimed[claim.process.id] += 1
             assert claim.process.attempt == 1
-            await store.processes.complete(claim.process.id, holdfast.Completed(number), lease=claim.lease)
+            await store.processes.complete(claim.process.id, Completed(number), lease=claim.lease)
         # A run that was unclaimed at an empty answer must have been claimed by a concurrent call.
         left.append(RUNS - len(claimed))
 
@@ -82,16 +82,16 @@ def test_no_signal_is_lost_between_a_read_and_a_sleep(pool: Pool) -> None:
     names = [f"run-{number}" for number in range(SLEEPERS)]
     ended: set[str] = set()
 
-    async def handle(store: Store, claim: holdfast.RunClaim) -> None:
+    async def handle(store: Store, claim: RunClaim) -> None:
         """End a run once it has all signals; otherwise suspend it until the next one."""
         page = await store.events.after(claim.process.id, limit=100)
         if sum(event.type == "signal.go" for event in page) == SIGNALS:
-            await store.processes.complete(claim.process.id, holdfast.Completed(), lease=claim.lease)
+            await store.processes.complete(claim.process.id, Completed(), lease=claim.lease)
             ended.add(claim.process.id)
             return
         await asyncio.sleep(rng.random() * 0.01)
         seen = page.items[-1].sequence if page.items else 0
-        await store.processes.suspend(claim.lease, seen=seen, wait=holdfast.SignalWait("go", SIGNALS))
+        await store.processes.suspend(claim.lease, seen=seen, wait=SignalWait("go", SIGNALS))
 
     async def work(store: Store, number: int) -> None:
         while len(ended) < SLEEPERS:

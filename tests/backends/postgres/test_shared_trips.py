@@ -11,6 +11,10 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import shared_trips
+from holdfast.errors import PoolTimeout
+from holdfast.events import EventType
+from holdfast.processes import External
+from holdfast.queue import Group
 
 AT_ONCE = 8
 RUN_S = 30
@@ -99,9 +103,9 @@ def test_turns_of_several_sessions_share_transactions(clean_postgres_url: str) -
 def test_events_of_several_processes_share_transactions(clean_postgres_url: str) -> None:
     async def scene(stage: Stage) -> None:
         names = [f"process-{number}" for number in range(AT_ONCE)]
-        kinds = [holdfast.EventType("progress")]
+        kinds = [EventType("progress")]
         for name in names:
-            process = holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds)
+            process = holdfast.ProcessRegistration(name, External(), event_types=kinds)
             await stage.store.processes.register(process)
         receipts = await asyncio.gather(*(stage.store.events.append(name, "progress", {"of": name}) for name in names))
         assert [receipt.event.payload for receipt in receipts] == [{"of": name} for name in names]
@@ -114,9 +118,7 @@ def test_events_of_several_processes_share_transactions(clean_postgres_url: str)
 async def with_work(stage: Stage, sessions: int) -> None:
     for number in range(AT_ONCE):
         await stage.store.queue.enqueue(
-            holdfast.WorkDraft(
-                session_id=f"chat-{number % sessions}", payloads=[number], merge_key=holdfast.Group("any")
-            )
+            holdfast.WorkDraft(session_id=f"chat-{number % sessions}", payloads=[number], merge_key=Group("any"))
         )
 
 
@@ -275,7 +277,7 @@ def test_calls_without_a_connection_are_not_applied_and_say_so_in_time(clean_pos
         found = await outcomes([session.commit(turn("second")) for session in stage.sessions])
         ended.set()
         await holding
-        assert all(isinstance(error, holdfast.PoolTimeout) for error in found)
+        assert all(isinstance(error, PoolTimeout) for error in found)
         assert [await stage.revision(number) for number in range(AT_ONCE)] == [1] * AT_ONCE
 
     play(clean_postgres_url, scene, max_connections=1, acquire_timeout_ms=200)

@@ -18,6 +18,11 @@ import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.backends.postgres.connection import StatementRunner
 from holdfast.backends.postgres.driver_errors import DriverFailure
+from holdfast.errors import NodeConflict, ReplayConflict, UnknownRef
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import OnProcess, OnSession
+from holdfast.processes import Completed, External, Failed
+from holdfast.sessions import Graph, ReplaceGraph
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import EventLoop
@@ -25,10 +30,10 @@ from holdfast.testing.contract.bench import EventLoop
 Call = Callable[[Store], Awaitable[Any]]
 
 TTL_MS = 1_000
-ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
+ON_CHAT, ON_JOB = OnSession("chat"), OnProcess("job")
 TYPES = (
-    holdfast.EventType("progress"),
-    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
+    EventType("progress"),
+    EventType("news", wake=WakeRule(Payload())),
 )
 
 
@@ -117,7 +122,7 @@ def create(session_id: str) -> Call:
 
 
 def register(**others: Any) -> Call:
-    wanted = holdfast.ProcessRegistration("job", holdfast.External(), event_types=TYPES, **others)
+    wanted = holdfast.ProcessRegistration("job", External(), event_types=TYPES, **others)
     return lambda store: store.processes.register(wanted)
 
 
@@ -126,7 +131,7 @@ def append(type: str = "progress", payload: Any = 1, **others: Any) -> Call:
 
 
 def complete(given: Any = None, **others: Any) -> Call:
-    outcome = holdfast.Completed(1) if given is None else given
+    outcome = Completed(1) if given is None else given
     return lambda store: store.processes.complete("job", outcome, **others)
 
 
@@ -188,8 +193,8 @@ def test_a_handle_of_a_deleted_session_stays_dead_when_it_was_made_anew(world: W
 
 
 def test_a_commit_under_a_leaf_whose_graph_was_replaced_is_refused(world: World) -> None:
-    graph = holdfast.Graph([holdfast.Node("m1")], leaf="m1")
-    world.change(commit(holdfast.Commit(graph=holdfast.ReplaceGraph(graph))))
+    graph = Graph([holdfast.Node("m1")], leaf="m1")
+    world.change(commit(holdfast.Commit(graph=ReplaceGraph(graph))))
     assert isinstance(world.act(commit(turn("n3", "n2"))), holdfast.InvalidRequest)
 
 
@@ -211,7 +216,7 @@ def test_a_commit_that_keeps_a_leaf_that_was_vacuumed_is_what_a_fresh_store_says
 
 def test_a_node_id_that_others_used_beside_the_path_is_a_conflict(world: World) -> None:
     world.change(lambda store: store.sessions.handle("chat").add_nodes([holdfast.Node("n3", payload="other")]))
-    assert isinstance(world.act(commit(turn("n3", "n2"))), holdfast.NodeConflict)
+    assert isinstance(world.act(commit(turn("n3", "n2"))), NodeConflict)
 
 
 def test_contents_that_were_collected_are_unknown_and_those_of_the_head_are_kept(world: World) -> None:
@@ -220,7 +225,7 @@ def test_contents_that_were_collected_are_unknown_and_those_of_the_head_are_kept
     policy = holdfast.RetentionPolicy(keep_revisions=1)
     world.change(lambda store: store.maintenance.prune(policy), lambda store: store.maintenance.collect_garbage())
     refused = world.act(commit(holdfast.Commit(checkpoint=holdfast.Checkpoint.keeping(old))))
-    assert isinstance(refused, holdfast.UnknownRef)
+    assert isinstance(refused, UnknownRef)
     kept = holdfast.Checkpoint.keeping(receipt.manifest)
     assert world.act(commit(holdfast.Commit(checkpoint=kept))).revision == 3
 
@@ -324,7 +329,7 @@ def test_a_node_of_a_lineage_that_was_not_seen_is_a_conflict(world: World) -> No
         """
     )
     graph = holdfast.Append([holdfast.Node("n1", payload="other")])
-    assert isinstance(world.act(commit(holdfast.Commit(graph=graph), "fork")), holdfast.NodeConflict)
+    assert isinstance(world.act(commit(holdfast.Commit(graph=graph), "fork")), NodeConflict)
 
 
 # Work and leases that other stores took.
@@ -433,7 +438,7 @@ def test_a_process_that_was_pruned_and_registered_otherwise_is_the_new_one(world
     world.see(register(), append("news"), complete())
     world.clock.advance(10)
     policy = holdfast.RetentionPolicy(terminal_processes_older_than_ms=1)
-    wanted = holdfast.ProcessRegistration("job", holdfast.External({"other": True}), event_types=TYPES[:1])
+    wanted = holdfast.ProcessRegistration("job", External({"other": True}), event_types=TYPES[:1])
     world.change(lambda store: store.maintenance.prune(policy), lambda store: store.processes.register(wanted))
     assert isinstance(world.act(append("news")), holdfast.InvalidRequest)
     assert world.act(append("progress")).event.sequence == 1
@@ -444,8 +449,8 @@ def test_an_afterword_to_a_process_that_was_pruned_and_lived_again_is_judged_by_
     world: World,
 ) -> None:
     first, second = (
-        holdfast.ProcessRegistration("job", holdfast.External(), event_types=types)
-        for types in ([holdfast.EventType("afterword", after_terminal=True)], [])
+        holdfast.ProcessRegistration("job", External(), event_types=types)
+        for types in ([EventType("afterword", after_terminal=True)], [])
     )
     world.see(lambda store: store.processes.register(first), complete(), append("afterword"))
     world.clock.advance(10)
@@ -473,9 +478,9 @@ def test_a_completion_with_a_lease_that_was_taken_over_is_refused(world: World) 
 def test_a_completion_that_another_store_made_is_its_replay_or_its_conflict(world: World) -> None:
     world.see(register(), append())
     world.change(complete())
-    assert world.act(complete()).outcome == holdfast.Completed(1)
-    assert isinstance(world.act(complete(holdfast.Completed(2))), holdfast.ReplayConflict)
-    assert isinstance(world.act(complete(holdfast.Failed("no"))), holdfast.AlreadyTerminal)
+    assert world.act(complete()).outcome == Completed(1)
+    assert isinstance(world.act(complete(Completed(2))), ReplayConflict)
+    assert isinstance(world.act(complete(Failed("no"))), holdfast.AlreadyTerminal)
 
 
 def test_a_lease_on_a_process_that_another_store_ended_is_refused(world: World) -> None:

@@ -18,6 +18,9 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import Lease, OnProcess, OnSession
+from holdfast.processes import Completed, External
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
 
@@ -36,8 +39,8 @@ WAITING = """
     WHERE NOT lock.granted AND one.datname = current_database()
 """
 TYPES = (
-    holdfast.EventType("progress"),
-    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
+    EventType("progress"),
+    EventType("news", wake=WakeRule(Payload())),
 )
 
 
@@ -130,7 +133,7 @@ def claim(session_id: str, owner_id: str, **given: Any) -> Call:
 
 
 def register(process_id: str, **given: Any) -> Call:
-    wanted = holdfast.ProcessRegistration(process_id, holdfast.External(), event_types=TYPES, **given)
+    wanted = holdfast.ProcessRegistration(process_id, External(), event_types=TYPES, **given)
     return lambda store: store.processes.register(wanted)
 
 
@@ -320,7 +323,7 @@ def test_work_that_is_enqueued_while_its_session_is_deleted_is_refused_or_delete
     for number in range(ROUNDS):
         session_id = f"s{number}"
         field.do(commit(session_id))
-        field.do(take(holdfast.OnSession(session_id), "w1"))
+        field.do(take(OnSession(session_id), "w1"))
         calls: list[Call] = [
             lambda store, session_id=session_id: store.sessions.delete(session_id),
             *[enqueue(session_id, racer) for racer in range(6)],
@@ -344,7 +347,7 @@ def test_a_lease_that_eight_claim_has_one_holder(field: Field, kind: str) -> Non
         name = f"r{number}"
         field.do(commit(name))
         field.do(register(name))
-        on: Any = holdfast.OnSession(name) if kind == "session" else holdfast.OnProcess(name)
+        on: Any = OnSession(name) if kind == "session" else OnProcess(name)
         if number % 4 > 1:
             # Claimed before, so that there is a row to lock.
             before = field.do(take(on, "before"))
@@ -353,7 +356,7 @@ def test_a_lease_that_eight_claim_has_one_holder(field: Field, kind: str) -> Non
         hold = HOLD_LEASES if number % 4 > 1 else HOLD_SESSIONS if kind == "session" else HOLD_PROCESSES
         answers = field.race(number, calls, hold)
         assert kinds(answers) == {"Lease": 1, "LeaseHeld": RACERS - 1}, answers
-        [lease] = [answer for answer in answers if isinstance(answer, holdfast.Lease)]
+        [lease] = [answer for answer in answers if isinstance(answer, Lease)]
         assert lease.fence == (2 if number % 4 > 1 else 1)
         assert {one.owner for one in answers if isinstance(one, holdfast.LeaseHeld)} == {lease.owner_id}
 
@@ -364,7 +367,7 @@ def test_a_lease_that_is_renewed_while_it_is_taken_again_belongs_to_the_highest_
         name = f"r{number}"
         field.do(commit(name))
         field.do(register(name))
-        on: Any = holdfast.OnSession(name) if kind == "session" else holdfast.OnProcess(name)
+        on: Any = OnSession(name) if kind == "session" else OnProcess(name)
         first = field.do(take(on, "me"))
         calls: list[Call] = [
             *[lambda store, first=first: store.leases.renew(first) for _ in range(4)],
@@ -418,7 +421,7 @@ def test_nothing_stands_after_the_end_of_a_process(field: Field) -> None:
         field.all_see(append(name))
         calls: list[Call] = [
             *[append(name, payload=racer) for racer in range(6)],
-            *[lambda store, name=name: store.processes.complete(name, holdfast.Completed(1)) for _ in range(2)],
+            *[lambda store, name=name: store.processes.complete(name, Completed(1)) for _ in range(2)],
         ]
         answers = field.race(number, calls, HOLD_PROCESSES)
         assert set(kinds(answers[:6])) <= {"AppendReceipt", "AlreadyTerminal"}, answers
@@ -431,13 +434,11 @@ def test_nothing_stands_after_the_end_of_a_process(field: Field) -> None:
 
 def test_a_completion_under_a_lease_and_the_lease_taken_again_never_both_succeed(field: Field) -> None:
     for number in range(ROUNDS):
-        on = holdfast.OnProcess(f"p{number}")
+        on = OnProcess(f"p{number}")
         field.do(register(on.process_id))
         first = field.do(take(on, "me"))
         calls: list[Call] = [
-            lambda store, on=on, first=first: store.processes.complete(
-                on.process_id, holdfast.Completed(1), lease=first
-            ),
+            lambda store, on=on, first=first: store.processes.complete(on.process_id, Completed(1), lease=first),
             *[take(on, "me") for _ in range(7)],
         ]
         answers = field.race(number, calls, HOLD_LEASES if number % 4 == 1 else HOLD_PROCESSES)

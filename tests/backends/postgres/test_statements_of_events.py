@@ -14,18 +14,21 @@ import pytest
 from tests.backends.postgres.twins import OTHER_TOKEN, SITUATIONS, Twins
 
 import holdfast
+from holdfast.events import Const, EventType, Payload, TerminalRule, WakeRule
+from holdfast.leases import Lease, OnProcess, Token
+from holdfast.processes import Completed, External, Failed, SignalWait
 from holdfast.store import Store
 
 TTL_MS = 10_000
 PASTS = ("running",) * 7 + ("ended", "ended", "never")
 TYPES = (
-    holdfast.EventType("progress"),
-    holdfast.EventType("afterword", after_terminal=True),
-    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
-    holdfast.EventType("once", wake=holdfast.WakeRule(holdfast.Payload(), dedupe=holdfast.Const("once"))),
-    holdfast.EventType("never mind", wake=holdfast.WakeRule(holdfast.Payload(), when=holdfast.Const(False))),
-    holdfast.EventType("done", terminal=holdfast.TerminalRule("completed")),
-    holdfast.EventType("broken", terminal=holdfast.TerminalRule("failed", holdfast.Const("why"))),
+    EventType("progress"),
+    EventType("afterword", after_terminal=True),
+    EventType("news", wake=WakeRule(Payload())),
+    EventType("once", wake=WakeRule(Payload(), dedupe=Const("once"))),
+    EventType("never mind", wake=WakeRule(Payload(), when=Const(False))),
+    EventType("done", terminal=TerminalRule("completed")),
+    EventType("broken", terminal=TerminalRule("failed", Const("why"))),
 )
 UNCHANGED = ("none", "lives", "never made", "deleted")
 """Targets of which the process says now what it said when it was last seen."""
@@ -60,16 +63,16 @@ class DrawnProcess:
         if self.target == "deleted":
             do(lambda store: store.sessions.delete(self.session_id))
         scope = None if self.target == "none" else holdfast.Scope(self.session_id, rng.choice((None, "frame")))
-        wanted = holdfast.ProcessRegistration(self.name, holdfast.External(), event_types=TYPES, wake_target=scope)
+        wanted = holdfast.ProcessRegistration(self.name, External(), event_types=TYPES, wake_target=scope)
         do(lambda store: store.processes.register(wanted))
         for index in range(rng.randint(0, 2)):
             kind = rng.choice(("progress", "once"))
             do(lambda store, kind=kind, index=index: store.events.append(self.name, kind, 1, replay_key=f"k{index}"))
         if rng.random() < 0.3:
             self.told.append("waiting")
-            do(lambda store: store.processes.set_wait(self.name, holdfast.SignalWait("go", 1)))
+            do(lambda store: store.processes.set_wait(self.name, SignalWait("go", 1)))
         if self.past == "ended":
-            do(lambda store: store.processes.complete(self.name, holdfast.Completed(1)))
+            do(lambda store: store.processes.complete(self.name, Completed(1)))
         if self.target in ("deleted later", "made anew"):
             do(lambda store: store.sessions.delete(self.session_id))
         if self.target == "made anew":
@@ -130,7 +133,7 @@ def test_a_completion_in_one_call_says_and_stores_what_the_rule_does(timed_twins
         held = rng.choice(("none", "none", "none", "held", "held", "renewed", *ODD_LEASES))
         held = held if process.past == "running" else "none"
         lease = None if held == "none" else lease_of(twins, process.name, held)
-        outcome_given = rng.choice((holdfast.Completed(1), holdfast.Completed(2), holdfast.Failed("no")))
+        outcome_given = rng.choice((Completed(1), Completed(2), Failed("no")))
         process.told += [held, outcome_given]
         forgot = "memory lost" in process.told and held != "none"
         outcome, acted = twins.both(
@@ -156,12 +159,12 @@ def test_a_completion_in_one_call_says_and_stores_what_the_rule_does(timed_twins
 ODD_LEASES = ("token", "fence", "released", "expired", "taken over")
 
 
-def lease_of(twins: Twins, process_id: str, held: str) -> holdfast.Lease:
-    on = holdfast.OnProcess(process_id)
+def lease_of(twins: Twins, process_id: str, held: str) -> Lease:
+    on = OnProcess(process_id)
     lease = twins.do(lambda store: store.leases.claim(on, owner_id="w1", ttl_ms=TTL_MS))
     match held:
         case "token":
-            return msgspec.structs.replace(lease, token=holdfast.Token(OTHER_TOKEN))
+            return msgspec.structs.replace(lease, token=Token(OTHER_TOKEN))
         case "fence":
             return msgspec.structs.replace(lease, fence=lease.fence + 1)
         case "released":

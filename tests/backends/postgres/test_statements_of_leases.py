@@ -19,8 +19,8 @@ from tests.backends.postgres.twins import (
     sessions_of,
 )
 
-import holdfast
 from holdfast import rows as r
+from holdfast.leases import OnProcess, OnSession
 
 CLOCKS = pytest.mark.parametrize("now_ms", [NOW_MS, LAST_MS - 500], ids=["some time", "the end of time"])
 KINDS = pytest.mark.parametrize("kind", ["session", "process"])
@@ -39,8 +39,8 @@ def resources_of(number: int, kind: str, state: str) -> tuple[list[Any], str]:
     return [("processes", [r.ProcessRow(name, "h", state, 0, None, None, None, None, 0, 1, 1, BODY)])], name
 
 
-def named(number: int, kind: str) -> holdfast.OnSession | holdfast.OnProcess:
-    return holdfast.OnSession(f"r{number}") if kind == "session" else holdfast.OnProcess(f"r{number}")
+def named(number: int, kind: str) -> OnSession | OnProcess:
+    return OnSession(f"r{number}") if kind == "session" else OnProcess(f"r{number}")
 
 
 @KINDS

@@ -28,14 +28,16 @@ from tests.backends.postgres.twins import (
 
 import holdfast
 from holdfast import rows as r
+from holdfast.leases import OnSession, Token
 from holdfast.limit_rows import LimitRow
+from holdfast.queue import Group
 from holdfast.rules import leases, queue
 from holdfast.rules import limits as limit_rules
 from holdfast.store import Store
 
 CLOCKS = pytest.mark.parametrize("now_ms", [NOW_MS, LAST_MS - 500], ids=["some time", "the end of time"])
 DELIVERIES = ("earliest_safe_boundary", "earliest_safe_boundary", "after_current_turn_commit")
-MERGE_KEYS = ("never", "payload_default", "payload_default", holdfast.Group("a"), holdfast.Group("b"))
+MERGE_KEYS = ("never", "payload_default", "payload_default", Group("a"), Group("b"))
 CLAIMS = (
     "free",
     "free",
@@ -181,7 +183,7 @@ def claim_request(rng: random.Random, session_id: str, seqs: list[int], *, calm:
         "exclusive": rng.random() < 0.3,
     }
     proof = "none" if calm else rng.choice(("none", "right", "right", "token", "fence"))
-    asked["lease"] = None if proof == "none" else lease_proof(holdfast.OnSession(session_id), proof)
+    asked["lease"] = None if proof == "none" else lease_proof(OnSession(session_id), proof)
     if rng.random() < 0.35 and seqs:
         first = 0 if rng.random() < 0.7 else rng.randrange(len(seqs))
         wanted = seqs[first : first + rng.randint(1, 3)]
@@ -205,7 +207,7 @@ def claim_object(session_id: str, claim_id: str, named: list[str], tampering: st
         session_id,
         claim_id,
         "w1",
-        holdfast.Token(OTHER_TOKEN if tampering == "token" else TOKEN),
+        Token(OTHER_TOKEN if tampering == "token" else TOKEN),
         {"fence": 6, "older": 4}.get(tampering, 5),
         9,
         10,

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from tests.backends.postgres.twins import SITUATIONS, Twins
 
-import holdfast
+from holdfast.leases import OnProcess
+from holdfast.processes import Completed, Recovery, SignalWait
 
 TTL_MS = 10_000
 KINDS = ("a", "b")
 VERSIONS = ("1", "2")
-RECOVERIES: tuple[holdfast.Recovery, ...] = ("rerunnable", "rerunnable", "owner_bound", "external")
+RECOVERIES: tuple[Recovery, ...] = ("rerunnable", "rerunnable", "owner_bound", "external")
 STATES = (
     "due",
     "due",
@@ -46,7 +47,7 @@ def draw_run(twins: Twins, rng: random.Random, name: str) -> str:
         )
     )
     told = f"{name}: {state} {kind}{version} {recovery}"
-    on = holdfast.OnProcess(name)
+    on = OnProcess(name)
     if state in ("due", "later"):
         return told
     lease = do(lambda store: store.leases.claim(on, owner_id="w0", ttl_ms=TTL_MS))
@@ -66,9 +67,9 @@ def draw_run(twins: Twins, rng: random.Random, name: str) -> str:
             at_ms = clock.now_ms() + rng.choice((0, 20))
             do(lambda store: store.processes.suspend(lease, seen=0, due_at_ms=at_ms))
         case "waiting" | "woken":
-            do(lambda store: store.processes.suspend(lease, seen=0, wait=holdfast.SignalWait("go", 1)))
+            do(lambda store: store.processes.suspend(lease, seen=0, wait=SignalWait("go", 1)))
         case "ended":
-            do(lambda store: store.processes.complete(name, holdfast.Completed(), lease=lease))
+            do(lambda store: store.processes.complete(name, Completed(), lease=lease))
         case _:
             pass
     if state == "woken":

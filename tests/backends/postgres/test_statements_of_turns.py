@@ -54,7 +54,7 @@ def test_a_view_gathered_at_once_is_the_view_of_a_snapshot(twins: Twins) -> None
             twins.do(lambda store, turn=turn: store.sessions.delete(turn.session_id))
         for session_id in (turn.session_id, f"nobody{number}"):
             for last in (None, 0, 1, 2, 50):
-                scope = holdfast.ActivePath(last=last)
+                scope = holdfast.sessions.ActivePath(last=last)
                 outcome, acted = twins.both(
                     lambda store, session_id=session_id, scope=scope: store.sessions.handle(session_id).load(scope),
                     (turn, last),

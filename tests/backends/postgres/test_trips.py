@@ -14,17 +14,22 @@ import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions, prefetch
 from holdfast.backends.postgres.connection import statements_of
 from holdfast.backends.postgres.notifier import Notifier
+from holdfast.errors import SourceKeyConflict
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import OnProcess, OnSession
+from holdfast.processes import Completed, External, Failed
+from holdfast.sessions import ActivePath
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
 
 Call = Callable[[Store], Awaitable[Any]]
 
 TYPES = (
-    holdfast.EventType("progress"),
-    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
+    EventType("progress"),
+    EventType("news", wake=WakeRule(Payload())),
 )
 COMMIT, ENQUEUE, CLAIM, APPEND = ["commit_turn"], ["enqueue_batch"], ["claim_batches"], ["append_event"]
-ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
+ON_CHAT, ON_JOB = OnSession("chat"), OnProcess("job")
 
 
 class Measured:
@@ -129,7 +134,7 @@ def take(resource: Any, owner_id: str = "w1") -> Call:
 
 
 def register(process_id: str = "job", **given: Any) -> Call:
-    wanted = holdfast.ProcessRegistration(process_id, holdfast.External(), event_types=TYPES, **given)
+    wanted = holdfast.ProcessRegistration(process_id, External(), event_types=TYPES, **given)
     return lambda store: store.processes.register(wanted)
 
 
@@ -138,7 +143,7 @@ def append(process_id: str = "job", type: str = "progress", **given: Any) -> Cal
 
 
 def complete(process_id: str, **given: Any) -> Call:
-    return lambda store: store.processes.complete(process_id, holdfast.Completed(1), **given)
+    return lambda store: store.processes.complete(process_id, Completed(1), **given)
 
 
 def create(session_id: str) -> Call:
@@ -146,7 +151,7 @@ def create(session_id: str) -> Call:
 
 
 def load(session_id: str = "chat", last: int | None = None) -> Call:
-    return lambda store: store.sessions.handle(session_id).load(holdfast.ActivePath(last=last))
+    return lambda store: store.sessions.handle(session_id).load(ActivePath(last=last))
 
 
 def nodes(*names: str, parent: str | None = None) -> holdfast.Append:
@@ -345,7 +350,7 @@ def test_work_for_a_session_that_this_process_never_saw_is_enqueued_in_one_trip(
 def test_work_that_was_enqueued_before_is_found_in_one_trip(measured: Measured) -> None:
     measured.warm(enqueue("warm", source_key="k"), enqueue("warm", source_key="k"), enqueue(source_key="k"))
     assert measured.trips(enqueue(source_key="k")) == ENQUEUE
-    assert measured.refusal(enqueue(source_key="k", payloads=[2]), holdfast.SourceKeyConflict) == ENQUEUE
+    assert measured.refusal(enqueue(source_key="k", payloads=[2]), SourceKeyConflict) == ENQUEUE
 
 
 def test_work_is_claimed_in_one_trip_and_so_is_none(measured: Measured) -> None:
@@ -429,7 +434,7 @@ def test_an_event_that_is_sent_again_is_one_trip(measured: Measured) -> None:
 
 def test_a_completion_is_one_trip_with_and_without_a_lease(measured: Measured) -> None:
     measured.warm(register("warm"), complete("warm"), register("one"), register("job"), register("warm too"))
-    held = measured.do(take(holdfast.OnProcess("warm too")))
+    held = measured.do(take(OnProcess("warm too")))
     measured.warm(complete("warm too", lease=held))
     assert measured.trips(complete("one")) == APPEND
     lease = measured.do(take(ON_JOB))
@@ -437,9 +442,9 @@ def test_a_completion_is_one_trip_with_and_without_a_lease(measured: Measured) -
 
 
 def test_a_completion_after_the_end_is_refused_in_one_trip_and_so_is_a_lost_lease(measured: Measured) -> None:
-    end: Call = lambda store: store.processes.complete("job", holdfast.Failed("no"))  # noqa: E731
+    end: Call = lambda store: store.processes.complete("job", Failed("no"))  # noqa: E731
     measured.warm(register(), register("other"))
-    lease = measured.do(take(holdfast.OnProcess("other")))
+    lease = measured.do(take(OnProcess("other")))
     measured.warm(complete("job"))
     assert measured.trips(complete("job")) == APPEND
     assert measured.refusal(end, holdfast.AlreadyTerminal) == APPEND

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.leases import OnSession
+from holdfast.processes import External
+from holdfast.sessions import FullGraph
 
 COLUMNS = (
     "sessions.session_key", "sessions.node_count", "sessions.epoch", "sessions.revision", "revisions.epoch",
@@ -28,8 +31,8 @@ def test_only_our_errors_come_of_a_vast_number(
     with holdfast.open_blocking(clean_postgres_url) as store:
         store.sessions.create("old").commit(turn("a"))
         store.queue.enqueue(holdfast.WorkDraft(session_id="old", payloads=[1]))
-        store.leases.claim(holdfast.OnSession("old"), owner_id="w")
-        store.processes.register(holdfast.ProcessRegistration("p", holdfast.External()))
+        store.leases.claim(OnSession("old"), owner_id="w")
+        store.processes.register(holdfast.ProcessRegistration("p", External()))
         store.events.append("p", "process.waiting", 1)
     postgres_database.administrator.run(f"UPDATE holdfast.{table} SET {name} = {value}")
     with holdfast.open_blocking(clean_postgres_url) as store:
@@ -40,7 +43,7 @@ def test_only_our_errors_come_of_a_vast_number(
         old = store.sessions.handle("old")
         for call in (
             old.load,
-            lambda: old.load(holdfast.FullGraph()),
+            lambda: old.load(FullGraph()),
             lambda: old.commit(turn("b")),
             old.history,
             old.nodes,
@@ -48,7 +51,7 @@ def test_only_our_errors_come_of_a_vast_number(
             lambda: store.queue.list("old"),
             lambda: store.queue.claim("old", owner_id="w"),
             lambda: store.queue.enqueue(holdfast.WorkDraft(session_id="old", payloads=[2])),
-            lambda: store.leases.claim(holdfast.OnSession("old"), owner_id="w"),
+            lambda: store.leases.claim(OnSession("old"), owner_id="w"),
             lambda: store.events.append("p", "process.waiting", 2),
             store.maintenance.collect_garbage,
             lambda: store.sessions.delete("old"),

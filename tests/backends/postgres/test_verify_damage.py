@@ -20,7 +20,10 @@ from tests.backends.sqlite.furnished import seed_processes, seed_sessions, seed_
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.blocking import BlockingStore
+from holdfast.processes import Run
+from holdfast.sessions import FullGraph
 from holdfast.testing.clock import ManualClock
+from holdfast.workers import WorkerInfo
 
 # The damaged row of each table; every other row stays as it is.
 VICTIMS = {
@@ -91,7 +94,7 @@ def ground(postgres_database: Any, tmp_path_factory: pytest.TempPathFactory) -> 
                 administrator.run(f"DO $$ BEGIN {with_null}; EXCEPTION WHEN OTHERS THEN NULL; END $$")
         backend = store._backend
         assert isinstance(backend, PostgresBackend)
-        other = store.sessions.handle("other").load(holdfast.FullGraph())
+        other = store.sessions.handle("other").load(FullGraph())
         yield Ground(store, backend, administrator, answers(store), other)
     postgres_database.empty()
 
@@ -100,9 +103,9 @@ def furnish(store: BlockingStore, url: str, clock: ManualClock, shelf: Path) -> 
     seed_sessions(store)
     seed_work(store)
     seed_processes(store)
-    store.schedules.put("nightly", "0 3 * * *", run=holdfast.Run("report", args={"a": 1}))
+    store.schedules.put("nightly", "0 3 * * *", run=Run("report", args={"a": 1}))
     store.artifacts.put_content("mod", b"content" * 100)
-    store.workers.heartbeat(holdfast.WorkerInfo("w1", host="here", pid=7), ttl_ms=60_000)
+    store.workers.heartbeat(WorkerInfo("w1", host="here", pid=7), ttl_ms=60_000)
     with holdfast.open_blocking(url, clock=clock, attachments=shelf) as outside:
         ref = outside.sessions.create("shelf").attachments.put(b"outside")
     store.sessions.handle("shelf").attachments.forget(ref.id)
@@ -153,7 +156,7 @@ def look(ground: Ground, place: tuple[str, str, str]) -> Iterator[str]:
         yield f"{table}.{column} {way}: named {sorted(named)}, expected {sorted(expected)}"
     after = answers(ground.store)
     ground.backend._executor.forget()
-    if ground.store.sessions.handle("other").load(holdfast.FullGraph()) != ground.untouched:
+    if ground.store.sessions.handle("other").load(FullGraph()) != ground.untouched:
         yield f"{table}.{column} {way}: another session reads differently"
     if way in ("garbage", "empty", "cut"):
         # Content is verified when it is read: it comes back unchanged or raises.

@@ -12,6 +12,8 @@ import msgspec
 from tests.backends.postgres.twins import LAST_MS, OTHER_TOKEN, Twins
 
 import holdfast
+from holdfast.leases import Lease, OnSession, Token
+from holdfast.sessions import CheckpointManifest, CommitReceipt, Graph, Ref, ReplaceGraph, Unchanged
 from holdfast.store import Store
 
 TTL_MS = 10_000
@@ -43,7 +45,7 @@ class DrawnTurn:
         self.told = [self.start]
         self.leaf: str | None = None
         self.revision = 0
-        self.manifest = holdfast.CheckpointManifest()
+        self.manifest = CheckpointManifest()
         twins.align()
         self._begin()
         self.given: dict[str, Any] = {}
@@ -60,7 +62,7 @@ class DrawnTurn:
     def pick(self, *names: str) -> str:
         return self.rng.choice(names)
 
-    def _turn(self, commit: holdfast.Commit, session_id: str | None = None) -> holdfast.CommitReceipt:
+    def _turn(self, commit: holdfast.Commit, session_id: str | None = None) -> CommitReceipt:
         name = session_id or self.session_id
         return self.twins.do(lambda store: store.sessions.handle(name).commit(commit))
 
@@ -78,7 +80,7 @@ class DrawnTurn:
             second = self._turn(holdfast.Commit(graph=nodes, checkpoint=holdfast.Checkpoint(turn_state={"t": 2})))
             self.revision, self.leaf, self.manifest = 2, "n3", second.manifest
         elif self.start == "no leaf":
-            self._turn(holdfast.Commit(graph=holdfast.Unchanged(leaf=None)))
+            self._turn(holdfast.Commit(graph=Unchanged(leaf=None)))
             self.revision, self.leaf = 2, None
         elif self.start == "beside":
             do(lambda store: store.sessions.handle(name).add_nodes([holdfast.Node("x1", parent="n1")]))
@@ -110,9 +112,9 @@ class DrawnTurn:
         nodes = [holdfast.Node("a", parent=parent, payload={"n": 1}), holdfast.Node("b", parent="a", created_at_ms=7)]
         match chosen:
             case "unchanged":
-                delta: Any = holdfast.Unchanged()
+                delta: Any = Unchanged()
             case "no leaf":
-                delta = holdfast.Unchanged(leaf=None)
+                delta = Unchanged(leaf=None)
             case "nodes beside":
                 delta = holdfast.Append(nodes, leaf=self.leaf)
             case "nothing named":
@@ -155,7 +157,7 @@ class DrawnTurn:
     def _odd_contents(self) -> str:
         chosen = self.pick("unknown", "of an earlier turn", "collected")
         if chosen == "unknown":
-            self.given["checkpoint"] = holdfast.Checkpoint(turn_state=holdfast.Ref(UNKNOWN_REF))
+            self.given["checkpoint"] = holdfast.Checkpoint(turn_state=Ref(UNKNOWN_REF))
             return chosen
         # After two turns the first one's state is stored, but the head does not need it.
         if chosen == "collected":
@@ -207,7 +209,7 @@ class DrawnTurn:
         proof = claim.completion()
         match chosen:
             case "token":
-                proof = msgspec.structs.replace(proof, token=holdfast.Token(OTHER_TOKEN))
+                proof = msgspec.structs.replace(proof, token=Token(OTHER_TOKEN))
             case "fence":
                 proof = msgspec.structs.replace(proof, fence=proof.fence + 1)
             case "fewer":
@@ -287,8 +289,8 @@ class DrawnTurn:
         self.given["enqueues"] = [draft(payloads=[1], session_id=other, source_key="e1")]
         return chosen
 
-    def _lease(self) -> holdfast.Lease:
-        on = holdfast.OnSession(self.session_id)
+    def _lease(self) -> Lease:
+        on = OnSession(self.session_id)
         return self.twins.do(lambda store: store.leases.claim(on, owner_id="w1", ttl_ms=TTL_MS))
 
     def _plain_lease(self) -> str:
@@ -305,7 +307,7 @@ class DrawnTurn:
         lease = self._lease()
         match chosen:
             case "token":
-                lease = msgspec.structs.replace(lease, token=holdfast.Token(OTHER_TOKEN))
+                lease = msgspec.structs.replace(lease, token=Token(OTHER_TOKEN))
             case "fence":
                 lease = msgspec.structs.replace(lease, fence=lease.fence + 1)
             case "released":
@@ -313,7 +315,7 @@ class DrawnTurn:
             case _:
                 self.twins.clock.advance(TTL_MS)
                 if chosen == "taken over":
-                    on = holdfast.OnSession(self.session_id)
+                    on = OnSession(self.session_id)
                     self.twins.do(lambda store: store.leases.claim(on, owner_id="w2"))
         self.given["lease"] = lease
         return chosen
@@ -333,12 +335,12 @@ ODD_GRAPHS: dict[str, Any] = {
     "a child before its parent": holdfast.Append([holdfast.Node("b", parent="a"), holdfast.Node("a", parent="n1")]),
     "a node otherwise": holdfast.Append([holdfast.Node("n1", payload=2)]),
     "a node beside again": holdfast.Append([holdfast.Node("x1", parent="n1")]),
-    "an older leaf": holdfast.Unchanged(leaf="n1"),
-    "the same leaf": holdfast.Unchanged(leaf="n2"),
-    "an unknown leaf": holdfast.Unchanged(leaf="ghost"),
-    "another graph": holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("n1", payload=9)], leaf="n1")),
-    "a longer graph": holdfast.ReplaceGraph(
-        holdfast.Graph([holdfast.Node("n1", payload=1), holdfast.Node("n2", parent="n1"), holdfast.Node("a")], leaf="a")
+    "an older leaf": Unchanged(leaf="n1"),
+    "the same leaf": Unchanged(leaf="n2"),
+    "an unknown leaf": Unchanged(leaf="ghost"),
+    "another graph": ReplaceGraph(Graph([holdfast.Node("n1", payload=9)], leaf="n1")),
+    "a longer graph": ReplaceGraph(
+        Graph([holdfast.Node("n1", payload=1), holdfast.Node("n2", parent="n1"), holdfast.Node("a")], leaf="a")
     ),
 }
 

@@ -23,6 +23,7 @@ import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.backends.postgres.executor import Executor
+from holdfast.leases import Lease, OnProcess, OnSession, Token
 from holdfast.rules import leases
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -301,10 +302,10 @@ def lease_row(kind: str, resource: str, state: str, now_ms: int) -> list[r.Lease
     return [r.LeaseRow(kind, resource, owner, leases.hash_token(token), 3, 1, end)]
 
 
-def lease_proof(resource: holdfast.OnSession | holdfast.OnProcess, tampering: str) -> holdfast.Lease:
+def lease_proof(resource: OnSession | OnProcess, tampering: str) -> Lease:
     """Return w1's lease as `lease_row` stores it, or with a wrong token or fence."""
     token = OTHER_TOKEN if tampering == "token" else TOKEN
-    return holdfast.Lease(resource, "w1", holdfast.Token(token), 4 if tampering == "fence" else 3, 1, 2)
+    return Lease(resource, "w1", Token(token), 4 if tampering == "fence" else 3, 1, 2)
 
 
 def rows_by_table(found: Iterable[tuple[str, Sequence[r.Row]]]) -> dict[str, list[dict[str, Any]]]:

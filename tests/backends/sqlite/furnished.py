@@ -7,7 +7,14 @@ from pathlib import Path
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.grants import HandleDescriptor
+from holdfast.leases import OnProcess, OnSession
+from holdfast.processes import BySession, Completed, External, ExternalRef, ProcessIdentity, Provenance, Run, SignalWait
+from holdfast.sessions import AgentFrame, Child, FullGraph, Graph, ReplaceGraph
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import SubscriptionDraft
+from holdfast.workers import WorkerInfo
 
 QUICK = holdfast.SqliteOptions(synchronous="off")
 ARTIFACT = "mod:sha256:37f2ee7ce3e019f43698b4045519596421acdddd1f663aa13ce3026890078e10"
@@ -20,9 +27,9 @@ def seed(path: Path, folder: Path) -> None:
         seed_sessions(store)
         seed_work(store)
         seed_processes(store)
-        store.schedules.put("nightly", "0 3 * * *", run=holdfast.Run("report", args={"a": 1}))
+        store.schedules.put("nightly", "0 3 * * *", run=Run("report", args={"a": 1}))
         store.artifacts.put_content("mod", b"content" * 100)
-        store.workers.heartbeat(holdfast.WorkerInfo("w1", host="here", pid=7), ttl_ms=60_000)
+        store.workers.heartbeat(WorkerInfo("w1", host="here", pid=7), ttl_ms=60_000)
         assert store.maintenance.verify().findings == ()
     with holdfast.open_blocking(path, options=QUICK, clock=clock, attachments=folder) as store:
         ref = store.sessions.create("shelf").attachments.put(b"outside")
@@ -32,9 +39,7 @@ def seed(path: Path, folder: Path) -> None:
 
 
 def seed_sessions(store: BlockingStore) -> None:
-    x = store.sessions.create(
-        "x", name="nm", owner="ow", model="mo", cwd="/c", relation=holdfast.Child("par", {"c": 1})
-    )
+    x = store.sessions.create("x", name="nm", owner="ow", model="mo", cwd="/c", relation=Child("par", {"c": 1}))
     photo = x.attachments.put(b"hello" * 100, label="photo", width=1, height=2)
     for number in range(3):
         x.commit(
@@ -43,7 +48,7 @@ def seed_sessions(store: BlockingStore) -> None:
                 graph=holdfast.Append([node(number)], leaf=f"n{number}"),
                 checkpoint=holdfast.Checkpoint(turn_state={"a": number}, execution_state=b"x" * 1_000),
                 config={"cfg": 1},
-                frames=[holdfast.AgentFrame("f", reason="r", created_at_ms=1, execution_state=b"st")],
+                frames=[AgentFrame("f", reason="r", created_at_ms=1, execution_state=b"st")],
                 current_frame_id="f",
                 usage=[holdfast.Usage("turn", "m", 10, 10, 10, 10)],
                 attachments=[photo.id],
@@ -66,10 +71,10 @@ def seed_sessions(store: BlockingStore) -> None:
     )
     replaced = store.sessions.create("replaced")
     for letter in "ab":
-        replaced.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node(letter)], letter))))
+        replaced.commit(holdfast.Commit(graph=ReplaceGraph(Graph([holdfast.Node(letter)], letter))))
     for _ in range(2):
         store.sessions.create("gone")
-        store.leases.claim(holdfast.OnSession("gone"), owner_id="w")
+        store.leases.claim(OnSession("gone"), owner_id="w")
         store.sessions.delete("gone")
 
 
@@ -87,7 +92,7 @@ def seed_work(store: BlockingStore) -> None:
     store.queue.enqueue(holdfast.WorkDraft(session_id="x", payloads=[1], source_key="claimed"))
     store.queue.enqueue(holdfast.WorkDraft(session_id="x", payloads=[2]))
     store.queue.claim("x", owner_id="w", max_batches=1, exclusive=True)
-    store.leases.claim(holdfast.OnSession("x"), owner_id="w", ttl_ms=10**7)
+    store.leases.claim(OnSession("x"), owner_id="w", ttl_ms=10**7)
     store.queue.set_limit("capped", at_once=9, per_key=1)
     for name in ("other", "waiting"):
         store.queue.enqueue(holdfast.WorkDraft(session_id=name, payloads=[1], kind="capped", key="ada"))
@@ -97,36 +102,36 @@ def seed_work(store: BlockingStore) -> None:
 def seed_processes(store: BlockingStore) -> None:
     scope = holdfast.Scope("x", "f")
     types = [
-        holdfast.EventType("ev", wake=holdfast.WakeRule(input=holdfast.Payload())),
-        holdfast.EventType("signal.go"),
+        EventType("ev", wake=WakeRule(input=Payload())),
+        EventType("signal.go"),
     ]
     store.processes.register(
         holdfast.ProcessRegistration(
             "p",
-            holdfast.External({"a": 1}),
-            identity=holdfast.ProcessIdentity("external", "lab", {"d": 1}),
+            External({"a": 1}),
+            identity=ProcessIdentity("external", "lab", {"d": 1}),
             event_types=types,
-            provenance=holdfast.Provenance(holdfast.BySession(scope), {"cb": 1}),
+            provenance=Provenance(BySession(scope), {"cb": 1}),
             wake_target=scope,
         )
     )
     store.events.append("p", "ev", {"k": 1}, replay_key="rk")
     store.events.append("p", "ev", {"k": 2})
-    store.processes.set_external_ref("p", holdfast.ExternalRef("ci", "1", {"m": 1}))
-    store.processes.set_wait("p", holdfast.SignalWait("go", ordinal=1))
-    store.processes.register(holdfast.ProcessRegistration("q", holdfast.External()))
-    store.processes.complete("q", holdfast.Completed({"o": 1}))
-    store.leases.claim(holdfast.OnProcess("p"), owner_id="w", ttl_ms=10**7)
-    store.grants.grant(scope, "p", holdfast.HandleDescriptor("k"))
+    store.processes.set_external_ref("p", ExternalRef("ci", "1", {"m": 1}))
+    store.processes.set_wait("p", SignalWait("go", ordinal=1))
+    store.processes.register(holdfast.ProcessRegistration("q", External()))
+    store.processes.complete("q", Completed({"o": 1}))
+    store.leases.claim(OnProcess("p"), owner_id="w", ttl_ms=10**7)
+    store.grants.grant(scope, "p", HandleDescriptor("k"))
     store.triggers.subscribe(
-        holdfast.SubscriptionDraft(
+        SubscriptionDraft(
             source_type="cron",
             source_key="d",
-            target=holdfast.External(),
+            target=External(),
             key="key",
             name="nm",
-            registrant=holdfast.BySession(scope),
-            target_identity=holdfast.ProcessIdentity("external", "l", {"d": 1}),
+            registrant=BySession(scope),
+            target_identity=ProcessIdentity("external", "l", {"d": 1}),
         )
     )
     store.triggers.emit("cron", "d", idempotency_key="i1", payload={"p": 1}, source={"s": 1})
@@ -140,11 +145,11 @@ def reads(store: BlockingStore) -> dict[str, Callable[[], object]]:
     scope = holdfast.Scope("x", "f")
     return {
         "load": x.load,
-        "load full": lambda: x.load(holdfast.FullGraph()),
+        "load full": lambda: x.load(FullGraph()),
         "load 1": lambda: x.load(at=1),
-        "load 3": lambda: x.load(holdfast.FullGraph(), at=3),
+        "load 3": lambda: x.load(FullGraph(), at=3),
         "fork": fork.load,
-        "fork full": lambda: fork.load(holdfast.FullGraph()),
+        "fork full": lambda: fork.load(FullGraph()),
         "meta": x.meta,
         "fork meta": fork.meta,
         "nodes": x.nodes,
@@ -168,8 +173,8 @@ def reads(store: BlockingStore) -> dict[str, Callable[[], object]]:
         "count": lambda: store.events.count("p", "ev", through=9),
         "grants": lambda: store.grants.list(scope),
         "holders": lambda: store.grants.of_process("p"),
-        "lease": lambda: store.leases.holder(holdfast.OnSession("x")),
-        "lease p": lambda: store.leases.holder(holdfast.OnProcess("p")),
+        "lease": lambda: store.leases.holder(OnSession("x")),
+        "lease p": lambda: store.leases.holder(OnProcess("p")),
         "subscriptions": store.triggers.list,
         "undelivered": store.triggers.undelivered,
         "schedules": store.schedules.list,

@@ -33,7 +33,7 @@ def version_of(path: Path) -> int:
     """Return the schema version that a read-only open finds."""
     try:
         holdfast.open_blocking(path, options=LOOK).close()
-    except holdfast.SchemaMissing as missing:
+    except holdfast.errors.SchemaMissing as missing:
         return missing.found
     return schema_setup.SCHEMA_VERSION
 

@@ -145,7 +145,7 @@ def test_a_damaged_schedule_keeps_no_other_back(path: Path) -> None:
     clock = ManualClock(1_000_000)
     with holdfast.open_blocking(path, clock=clock) as store:
         for name in ("first", "second"):
-            store.schedules.put(name, "0 3 * * *", run=holdfast.Run("report"))
+            store.schedules.put(name, "0 3 * * *", run=holdfast.processes.Run("report"))
     other = apsw.Connection(str(path))
     other.execute("UPDATE schedules SET body = X'ff00' WHERE name = 'first'")
     other.close()
@@ -157,6 +157,6 @@ def test_a_damaged_schedule_keeps_no_other_back(path: Path) -> None:
         assert store.schedules.fire_next() is None
         with pytest.raises(Corrupt):
             store.schedules.get("first")
-        store.schedules.put("first", "0 3 * * *", run=holdfast.Run("report"))
+        store.schedules.put("first", "0 3 * * *", run=holdfast.processes.Run("report"))
         clock.advance(24 * 3_600_000)
         assert store.schedules.fire_next() is not None

@@ -12,7 +12,11 @@ import pytest
 import holdfast
 from holdfast.backends.sqlite.filesystem import file_system_of, found_in
 from holdfast.blocking import BlockingStore
+from holdfast.leases import OnSession
+from holdfast.maintenance import SqliteFacts
+from holdfast.processes import External
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import SubscriptionDraft, registration_for
 
 MINUTE = 60_000
 HOUR = 3_600_000
@@ -36,13 +40,13 @@ def test_a_file_that_is_used_and_in_order_has_no_concern(tmp_path: Path) -> None
         session = store.sessions.create("chat")
         session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=1)))
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
-        store.leases.claim(holdfast.OnSession("chat"), owner_id="w")
+        store.leases.claim(OnSession("chat"), owner_id="w")
         diagnosis = store.maintenance.diagnose()
         assert diagnosis.ok
         assert diagnosis.concerns == ()
         assert diagnosis.facts is not None
         engine = diagnosis.facts.engine
-        assert isinstance(engine, holdfast.SqliteFacts)
+        assert isinstance(engine, SqliteFacts)
         assert (engine.synchronous, engine.journal_mode, engine.version) == ("full", "wal", apsw.SQLITE_VERSION_NUMBER)
         assert engine.log_bytes == (tmp_path / "state.db-wal").stat().st_size
         assert (diagnosis.facts.schema_version, diagnosis.facts.ready_batches) == (1, 1)
@@ -119,8 +123,8 @@ def test_unattended_leases_deliveries_and_work_are_counted(tmp_path: Path) -> No
     clock = ManualClock()
     with holdfast.open_blocking(tmp_path / "state.db", clock=clock) as store:
         store.sessions.create("chat")
-        store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
-        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        store.leases.claim(OnSession("chat"), owner_id="w", ttl_ms=1_000)
+        draft = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
         store.triggers.subscribe(draft)
         delivery = store.triggers.emit("cron", "daily", idempotency_key="1").deliveries[0]
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
@@ -134,8 +138,8 @@ def test_unattended_leases_deliveries_and_work_are_counted(tmp_path: Path) -> No
         assert [concern.name for concern in diagnosis.concerns] == ["expired-leases", "undelivered", "old-work"]
         facts = diagnosis.facts
         assert (facts.expired_leases, facts.undelivered, facts.ready_batches) == (1, 1, 1)
-        store.leases.claim(holdfast.OnSession("chat"), owner_id="w")
-        store.processes.register(holdfast.registration_for(delivery))
+        store.leases.claim(OnSession("chat"), owner_id="w")
+        store.processes.register(registration_for(delivery))
         store.queue.claim("chat", owner_id="w")
         assert names(store) == []
 

@@ -50,7 +50,7 @@ def in_a_child(work):
     if pid == 0:
         try:
             answer = work()
-        except holdfast.StoreForked as error:
+        except holdfast.errors.StoreForked as error:
             answer = f"StoreForked {error.retryable} {error}"
         except BaseException as error:
             answer = repr(error)

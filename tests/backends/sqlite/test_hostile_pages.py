@@ -16,6 +16,10 @@ import holdfast
 from holdfast.backends.sqlite import budget
 from holdfast.backends.sqlite.connection import StatementRunner, statements
 from holdfast.backends.sqlite.schema_setup import schema_text
+from holdfast.events import EventType
+from holdfast.maintenance import VerifyReport
+from holdfast.processes import External
+from holdfast.sessions import FullGraph
 
 PAGE_BYTES = 4_096
 LONGEST_S = 60
@@ -43,8 +47,8 @@ def furnish(path: Path) -> None:
                     usage=[holdfast.Usage("chat", "m", input_tokens=1)],
                 )
             )
-        kinds = [holdfast.EventType("ping")]
-        store.processes.register(holdfast.ProcessRegistration("p", holdfast.External(), event_types=kinds))
+        kinds = [EventType("ping")]
+        store.processes.register(holdfast.ProcessRegistration("p", External(), event_types=kinds))
         store.events.append("p", "ping", 1)
 
 
@@ -108,7 +112,7 @@ READINGS: dict[str, Read] = {
     "diagnose": lambda store: store.maintenance.diagnose(),
     "sessions": lambda store: store.sessions.list(),
     "load": lambda store: store.sessions.handle("chat").load(),
-    "whole graph": lambda store: store.sessions.handle("chat").load(holdfast.FullGraph()),
+    "whole graph": lambda store: store.sessions.handle("chat").load(FullGraph()),
     "nodes": lambda store: store.sessions.handle("chat").nodes(),
     "history": lambda store: store.sessions.handle("chat").history(),
     "events": lambda store: store.events.after("p"),
@@ -131,7 +135,7 @@ def test_every_reading_of_pages_that_lead_to_each_other_ends(tmp_path: Path, tre
             except holdfast.Corrupt as error:
                 outcomes[name] = error
         report = outcomes["verify"]
-        assert isinstance(report, holdfast.VerifyReport)
+        assert isinstance(report, VerifyReport)
         assert not report.ok
     assert time.monotonic() - began < LONGEST_S
 
@@ -205,5 +209,5 @@ def test_a_sound_file_is_far_from_its_limits(tmp_path: Path, monkeypatch: pytest
             if read is not READINGS["events"]:
                 read(store)
         assert store.maintenance.verify().ok
-        assert len(store.sessions.handle("s1").load(holdfast.FullGraph()).graph.nodes) == 500  # type: ignore[union-attr]
+        assert len(store.sessions.handle("s1").load(FullGraph()).graph.nodes) == 500  # type: ignore[union-attr]
     assert asked, "it took long enough to be asked"

@@ -66,10 +66,10 @@ def test_a_handler_that_raises_ends_its_read_and_no_other(store: Any, handled: A
 
 def test_a_read_within_a_read_is_refused_and_a_close_waits_for_no_call_of_its_thread(store: Any, handled: Any) -> None:
     def read_and_close() -> None:
-        with pytest.raises(holdfast.NestedCall):
+        with pytest.raises(holdfast.errors.NestedCall):
             store.read(nothing)
         store.close()
-        with pytest.raises(holdfast.StoreClosed):
+        with pytest.raises(holdfast.errors.StoreClosed):
             store.read(nothing)
 
     handled(read_and_close)

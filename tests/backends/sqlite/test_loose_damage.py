@@ -107,7 +107,7 @@ def test_a_null_or_a_value_of_another_type_is_named_and_only_our_errors_come(
     loose: Path, table: str, tmp_path: Path
 ) -> None:
     with opened(loose) as store:
-        untouched = store.sessions.handle("other").load(holdfast.FullGraph())
+        untouched = store.sessions.handle("other").load(holdfast.sessions.FullGraph())
     wrong: list[str] = []
     keys = keys_of(table, loose)
     done = 0
@@ -122,7 +122,7 @@ def test_a_null_or_a_value_of_another_type_is_named_and_only_our_errors_come(
             if column not in keys and not (named & {*expected, table} if expected else not named):
                 wrong.append(f"{column} {way}: named {sorted(named)}, expected {sorted(expected)}")
             answers(store)
-            if store.sessions.handle("other").load(holdfast.FullGraph()) != untouched:
+            if store.sessions.handle("other").load(holdfast.sessions.FullGraph()) != untouched:
                 wrong.append(f"{column} {way}: another session reads differently")
     assert done > 0
     assert wrong == []

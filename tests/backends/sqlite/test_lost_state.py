@@ -11,9 +11,14 @@ import pytest
 from tests.backends import lost_numbers
 
 import holdfast
+from holdfast.errors import UnknownRef
+from holdfast.leases import OnSession
 from holdfast.operations import maintenance as operations
 from holdfast.operations.writes import expect_rows
+from holdfast.processes import External
+from holdfast.sessions import ActivePath, Child, FullGraph
 from holdfast.testing.clock import ManualClock
+from holdfast.triggers import SubscriptionDraft
 
 
 @pytest.fixture
@@ -106,7 +111,7 @@ def test_a_head_with_half_a_leaf_is_damage_for_readers_and_writers(
     session = store.sessions.handle("chat")
     calls: list[Callable[[], Any]] = [
         session.load,
-        lambda: session.load(holdfast.FullGraph()),
+        lambda: session.load(FullGraph()),
         lambda: session.commit(holdfast.Commit()),
         lambda: store.sessions.fork("chat", into="fork"),
     ]
@@ -168,7 +173,7 @@ def test_the_roots_of_every_revision_are_proven_however_many_there_are(
         ("UPDATE sessions SET revision = -1 WHERE session_key = 1", lambda store: store.sessions.handle("chat").load()),
         ("UPDATE revisions SET epoch = -1 WHERE session_key = 1", lambda store: store.sessions.handle("chat").load()),
         ("UPDATE usage SET input_tokens = -5", lambda store: store.sessions.handle("chat").load()),
-        ("UPDATE leases SET fence = -1", lambda store: store.leases.holder(holdfast.OnSession("chat"))),
+        ("UPDATE leases SET fence = -1", lambda store: store.leases.holder(OnSession("chat"))),
         ("UPDATE batches SET claim_fence = -1", lambda store: store.queue.list("chat")),
         ("UPDATE nodes SET created_at_ms = -1", lambda store: store.sessions.handle("chat").load()),
     ],
@@ -178,7 +183,7 @@ def test_a_negative_number_is_damage_and_is_never_handed_out(
     store: holdfast.BlockingStore, path: Path, statement: str, call: Callable[[holdfast.BlockingStore], Any]
 ) -> None:
     store.sessions.handle("chat").commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", input_tokens=5)]))
-    store.leases.claim(holdfast.OnSession("chat"), owner_id="w1")
+    store.leases.claim(OnSession("chat"), owner_id="w1")
     store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
     call(store)
     damage(path, statement)
@@ -193,14 +198,12 @@ def test_a_leaf_that_is_lost_is_damage_and_no_empty_path(store: holdfast.Blockin
         store.sessions.handle("chat").load()
     assert (info.value.table, info.value.key) == ("nodes", str((1 << 32) + 2))
     # The path to another node is intact.
-    assert store.sessions.handle("chat").load(holdfast.ActivePath(leaf="n1")) is not None
+    assert store.sessions.handle("chat").load(ActivePath(leaf="n1")) is not None
 
 
 @pytest.mark.parametrize("table", ["occurrences", "subscriptions"])
 def test_a_delivery_of_something_lost_is_damage(store: holdfast.BlockingStore, path: Path, table: str) -> None:
-    store.triggers.subscribe(
-        holdfast.SubscriptionDraft(source_type="timer", source_key="k", target=holdfast.External())
-    )
+    store.triggers.subscribe(SubscriptionDraft(source_type="timer", source_key="k", target=External()))
     (delivery,) = store.triggers.emit("timer", "k", idempotency_key="1").deliveries
     damage(path, f"DELETE FROM {table}")
     with pytest.raises(holdfast.Corrupt) as info:
@@ -226,7 +229,7 @@ def test_lost_counters_are_never_read_as_an_empty_or_a_smaller_ledger(path: Path
         fork = store.sessions.fork("chat", into="fork")
         for statement in ("DELETE FROM usage WHERE model = 'small'", "DELETE FROM usage"):
             damage(path, statement)
-            for call in (session.load, lambda: session.load(at=2), lambda: session.load(holdfast.FullGraph())):
+            for call in (session.load, lambda: session.load(at=2), lambda: session.load(FullGraph())):
                 with pytest.raises(holdfast.Corrupt) as info:
                     call()
                 assert info.value.table == "usage"
@@ -243,9 +246,9 @@ def test_lost_counters_are_never_read_as_an_empty_or_a_smaller_ledger(path: Path
 def test_bytes_that_the_parent_lost_are_not_taken_over(path: Path) -> None:
     with holdfast.open_blocking(path) as store:
         ref = store.sessions.create("parent").attachments.put(b"abc")
-        child = store.sessions.create("child", relation=holdfast.Child("parent"))
+        child = store.sessions.create("child", relation=Child("parent"))
         damage(path, "DELETE FROM attachment_objects")
-        with pytest.raises(holdfast.UnknownRef) as info:
+        with pytest.raises(UnknownRef) as info:
             child.commit(holdfast.Commit(attachments=[ref.id]))
         assert ref.id in str(info.value)
         assert child.load() is None
@@ -263,7 +266,7 @@ def test_whichever_node_is_lost_both_readings_of_the_graph_notice(path: Path, lo
                 with pytest.raises(holdfast.Corrupt, match=r"\d of the \d nodes from position \d to \d are there"):
                     list(holdfast.every(session.nodes, newest_first=newest_first, limit=limit))
         with pytest.raises(holdfast.Corrupt, match="6 of the 7 nodes from position 1 to 7 are there"):
-            session.load(holdfast.FullGraph())
+            session.load(FullGraph())
 
 
 def test_a_page_before_the_lost_node_is_still_read(path: Path) -> None:

@@ -15,6 +15,10 @@ from tests.backends.sqlite.test_verify_damage import VICTIMS, damaged, opened
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.leases import OnProcess, OnSession
+from holdfast.processes import External
+from holdfast.sessions import FullGraph
+from holdfast.triggers import SubscriptionDraft
 
 WHOLE = os.environ.get("HOLDFAST_WHOLE") == "1"
 VALUES = (2**31, 2**32, 2**62, 2**63 - 1) if WHOLE else (2**62, 2**63 - 1)
@@ -38,15 +42,15 @@ def turn(name: str) -> holdfast.Commit:
 
 
 def everything(store: BlockingStore) -> list[Callable[[], object]]:
-    draft = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
+    draft = SubscriptionDraft(source_type="cron", source_key="k", target=External())
     return [
         lambda: answers(store),
         *(lambda name=name: store.sessions.handle(name).commit(turn(f"new {name}")) for name in ("x", "fork")),
         lambda: store.sessions.fork("x", into="forked"),
         lambda: store.queue.enqueue(holdfast.WorkDraft(session_id="other", payloads=[1])),
         lambda: store.queue.claim("x", owner_id="w"),
-        lambda: store.leases.claim(holdfast.OnSession("other"), owner_id="w"),
-        lambda: store.leases.claim(holdfast.OnProcess("p"), owner_id="w"),
+        lambda: store.leases.claim(OnSession("other"), owner_id="w"),
+        lambda: store.leases.claim(OnProcess("p"), owner_id="w"),
         lambda: store.events.append("p", "process.waiting", 1),
         lambda: store.triggers.subscribe(draft),
         lambda: store.triggers.emit("cron", "d", idempotency_key="new"),
@@ -80,7 +84,7 @@ def test_only_our_errors_come_of_a_vast_number_and_a_new_session_is_as_good_as_a
             new = store.sessions.create("new")
             new.commit(turn("a"))
             new.commit(turn("b"))
-            view = new.load(holdfast.FullGraph())
+            view = new.load(FullGraph())
             assert view is not None
             assert [node.id for node in view.graph.nodes] == ["a", "b"], column
             for call in everything(store):

@@ -101,7 +101,7 @@ def ways_of(seeded: Path, table: str) -> Iterator[tuple[str, str, str]]:
 def test_verification_names_the_table_of_every_damage_and_only_our_errors_come(seeded: Path, table: str) -> None:
     with opened(seeded) as store:
         before = answers(store)
-        untouched = store.sessions.handle("other").load(holdfast.FullGraph())
+        untouched = store.sessions.handle("other").load(holdfast.sessions.FullGraph())
     wrong: list[str] = []
     for column, way, statement in ways_of(seeded, table):
         path = damaged(seeded, statement)
@@ -113,7 +113,7 @@ def test_verification_names_the_table_of_every_damage_and_only_our_errors_come(s
             if not (named >= expected if expected else not named):
                 wrong.append(f"{column} {way}: named {sorted(named)}, expected {sorted(expected)}")
             after = answers(store)
-            if store.sessions.handle("other").load(holdfast.FullGraph()) != untouched:
+            if store.sessions.handle("other").load(holdfast.sessions.FullGraph()) != untouched:
                 wrong.append(f"{column} {way}: another session reads differently")
         if way in ("garbage", "empty", "cut"):
             # Content is verified when it is read: it comes back unchanged or raises.

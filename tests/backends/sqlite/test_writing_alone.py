@@ -151,9 +151,9 @@ interrupts, answers = 0, set()
 def ring(*_):
     # A handler that writes while its own thread is writing is told so: it would wait for itself.
     try:
-        store.sessions.handle("other").save_meta(holdfast.SessionMeta("other", "x", created_at_ms=0))
+        store.sessions.handle("other").save_meta(holdfast.sessions.SessionMeta("other", "x", created_at_ms=0))
         answers.add("stored")
-    except holdfast.NestedCall as error:
+    except holdfast.errors.NestedCall as error:
         answers.add("refused")
     raise KeyboardInterrupt
 
@@ -206,7 +206,7 @@ try:
     while True:
         session.commit(holdfast.Commit(turn_id=f"t{turns + 1}"))
         turns += 1
-except holdfast.StoreClosed:
+except holdfast.errors.StoreClosed:
     pass
 store.close()
 with holdfast.open_blocking(sys.argv[1]) as again:

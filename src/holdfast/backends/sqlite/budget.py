@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from holdfast.errors import Corrupt, Endless
+from holdfast.errors import Corrupt
+from holdfast.ports.verification import Endless
 from holdfast.records.limits import MIB
 
 Values: TypeAlias = tuple[Any, ...]

@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.errors import NodeConflict
+from holdfast.sessions import FullGraph, Graph, ReplaceGraph, Unchanged
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.graph import chain, every_id, ids, loaded
 
@@ -23,7 +25,7 @@ def said(session: Session) -> list[str]:
 
 def edges(session: Session) -> dict[str, str | None]:
     """Return the parent of every node that the session sees."""
-    return {node.id: node.parent for node in loaded(session, holdfast.FullGraph()).graph.nodes}
+    return {node.id: node.parent for node in loaded(session, FullGraph()).graph.nodes}
 
 
 class AppendContract(Contract):
@@ -76,7 +78,7 @@ class AppendContract(Contract):
         nodes = [holdfast.Node("c", "b"), holdfast.Node("b", "a"), holdfast.Node("a", None)]
         for session, delta in (
             (chat, holdfast.Append(nodes)),
-            (store.sessions.create("whole"), holdfast.ReplaceGraph(holdfast.Graph(nodes))),
+            (store.sessions.create("whole"), ReplaceGraph(Graph(nodes))),
         ):
             session.commit(holdfast.Commit(graph=delta))
             assert (ids(loaded(session)), every_id(session)) == (["a", "b", "c"], ["a", "b", "c"])
@@ -94,7 +96,7 @@ class AppendContract(Contract):
         assert edges(chat) == {"a": None, "b": "a", "c": "b", "d": "c", "n1": "d", "n2": "n1"}
         for session, delta in (
             (store.sessions.create("empty"), holdfast.Append(nodes)),
-            (store.sessions.create("whole"), holdfast.ReplaceGraph(holdfast.Graph(nodes))),
+            (store.sessions.create("whole"), ReplaceGraph(Graph(nodes))),
         ):
             session.commit(holdfast.Commit(graph=delta))
             assert ids(loaded(session)) == ["b", "c", "d"]
@@ -103,7 +105,7 @@ class AppendContract(Contract):
         chat.commit(holdfast.Commit(graph=say("old")))
         for texts in (["a", "b"], ["a", "b", "c"], []):
             nodes = [holdfast.Node(text, payload=text) for text in texts]
-            chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(nodes))))
+            chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph(nodes))))
             assert (said(chat), len(every_id(chat))) == (texts, len(texts))
 
     def test_nodes_kept_of_a_longer_graph_need_parents_in_the_new_one(self, chat: Session, bench: Bench) -> None:
@@ -111,12 +113,12 @@ class AppendContract(Contract):
         kept = loaded(chat).graph.nodes[1:]
         summary = holdfast.Node(payload="summary")
         with refused(bench, holdfast.InvalidRequest) as info:
-            chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([summary, *kept]))))
+            chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph([summary, *kept]))))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == "graph.graph.nodes[1].parent"
         assert "leave the parent out to follow the node before it" in str(info.value)
         chained = [replace(kept[0], parent=holdfast.Node().parent), *kept[1:]]
-        chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([summary, *chained]))))
+        chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph([summary, *chained]))))
         assert said(chat) == ["summary", "b", "c"]
 
     def test_a_fork_goes_on_from_where_it_began(self, store: BlockingStore, chat: Session) -> None:
@@ -165,7 +167,7 @@ class AppendContract(Contract):
         assert ids(loaded(chat)) == ["a", "b", "c", "d"]
         chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("b")])))
         assert (ids(loaded(chat)), loaded(chat).node_count) == (["a", "b"], 4)
-        with refused(bench, holdfast.NodeConflict):
+        with refused(bench, NodeConflict):
             chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("b", parent=None)])))
 
     def test_a_turn_brings_back_the_tombstoned_nodes_that_it_sends_again(self, chat: Session, bench: Bench) -> None:
@@ -195,14 +197,14 @@ class AppendContract(Contract):
     ) -> None:
         chat.commit(holdfast.Commit(graph=chain("a", "b")))
         chat.tombstone(["b"])
-        with refused(bench, holdfast.NodeConflict) as info:
+        with refused(bench, NodeConflict) as info:
             chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("b", payload="other")])))
-        assert isinstance(info.value, holdfast.NodeConflict)
+        assert isinstance(info.value, NodeConflict)
         assert (info.value.node_id, info.value.vacuumed) == ("b", False)
         store.maintenance.vacuum()
-        with refused(bench, holdfast.NodeConflict) as info:
+        with refused(bench, NodeConflict) as info:
             chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("b")])))
-        assert isinstance(info.value, holdfast.NodeConflict)
+        assert isinstance(info.value, NodeConflict)
         assert (info.value.node_id, info.value.vacuumed) == ("b", True)
 
     @pytest.mark.parametrize("vacuumed", [False, True], ids=["tombstoned", "vacuumed"])
@@ -280,13 +282,13 @@ class AppendContract(Contract):
         chat.tombstone(["b"])
         store.maintenance.vacuum()
         chat.tombstone(["c"])
-        for delta in (holdfast.Unchanged(leaf=leaf), holdfast.Append([holdfast.Node("d", "a")], leaf=leaf)):
+        for delta in (Unchanged(leaf=leaf), holdfast.Append([holdfast.Node("d", "a")], leaf=leaf)):
             with refused(bench, holdfast.InvalidRequest) as info:
                 chat.commit(holdfast.Commit(graph=delta))
             assert isinstance(info.value, holdfast.InvalidRequest)
             assert (info.value.field, info.value.problem.startswith(why)) == ("graph.leaf", True)
             assert info.value.problem.endswith(": name a node that can be read, or None for no active path")
-        chat.commit(holdfast.Commit(graph=holdfast.Unchanged(leaf=None)))
+        chat.commit(holdfast.Commit(graph=Unchanged(leaf=None)))
 
     def test_an_erasure_in_the_middle_ends_the_path_and_turns_go_on(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=chain("a", "b", "c")))
@@ -302,14 +304,14 @@ class AppendContract(Contract):
         first = chat.commit(turn)
         chat.commit(holdfast.Commit(turn_id="t2", graph=say("hello")))
         store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
-        with refused(bench, holdfast.NodeConflict) as info:
+        with refused(bench, NodeConflict) as info:
             chat.commit(holdfast.Commit(turn_id="t1", graph=say("other")))
-        assert isinstance(info.value, holdfast.NodeConflict)
+        assert isinstance(info.value, NodeConflict)
         assert (info.value.node_id, info.value.derived) == (first.leaf, True)
         assert str(info.value).endswith("use a new turn id")
-        with refused(bench, holdfast.NodeConflict) as info:
+        with refused(bench, NodeConflict) as info:
             chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(first.leaf or "", payload="other")])))
-        assert isinstance(info.value, holdfast.NodeConflict)
+        assert isinstance(info.value, NodeConflict)
         assert (info.value.derived, str(info.value).endswith("use a new node id")) == (False, True)
 
     @pytest.mark.parametrize("vacuumed", [False, True], ids=["tombstoned", "vacuumed"])
@@ -318,15 +320,15 @@ class AppendContract(Contract):
     ) -> None:
         turn = holdfast.Commit(turn_id="t1", graph=say("secret"))
         chat.tombstone([chat.commit(turn).leaf or ""])
-        chat.commit(holdfast.Commit(turn_id="t2", graph=holdfast.Unchanged(leaf=None)))
+        chat.commit(holdfast.Commit(turn_id="t2", graph=Unchanged(leaf=None)))
         store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
         if not vacuumed:
             assert (chat.commit(turn).replayed, said(chat)) == (False, ["secret"])
             return
         store.maintenance.vacuum()
-        with refused(bench, holdfast.NodeConflict) as info:
+        with refused(bench, NodeConflict) as info:
             chat.commit(turn)
-        assert isinstance(info.value, holdfast.NodeConflict)
+        assert isinstance(info.value, NodeConflict)
         assert (info.value.vacuumed, info.value.derived) == (True, True)
 
     def test_a_tombstone_that_was_moved_here_has_no_content_to_bring_back(self, chat: Session, bench: Bench) -> None:
@@ -334,9 +336,9 @@ class AppendContract(Contract):
         chat.add_nodes([moved, holdfast.Node("c", "b")])
         chat.tombstone(["b"])
         for node in (moved, holdfast.Node("b", payload="true content")):
-            with refused(bench, holdfast.NodeConflict) as info:
+            with refused(bench, NodeConflict) as info:
                 chat.commit(holdfast.Commit(graph=holdfast.Append([node])))
-            assert isinstance(info.value, holdfast.NodeConflict)
+            assert isinstance(info.value, NodeConflict)
             assert (info.value.vacuumed, "its content is gone" in str(info.value)) == (True, True)
         with refused(bench, holdfast.InvalidRequest) as info:
             chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("d", "b")])))
@@ -349,7 +351,7 @@ class AppendContract(Contract):
             with refused(bench, holdfast.InvalidRequest):
                 chat.commit(holdfast.Commit(graph=holdfast.Append([node])))
         with refused(bench, holdfast.InvalidRequest):
-            chat.commit(holdfast.Commit(graph=holdfast.Unchanged(leaf="c")))
+            chat.commit(holdfast.Commit(graph=Unchanged(leaf="c")))
         chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("c"), holdfast.Node("b")])))
         assert every_id(chat) == ["a", "b", "c"]
 

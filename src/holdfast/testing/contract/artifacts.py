@@ -19,7 +19,7 @@ class ArtifactContract(Contract):
 
     def test_an_artifact_comes_back_through_any_handle(self, store: BlockingStore, bench: Bench) -> None:
         assert store.artifacts.put("module", "main", b"code\x00\xff") == "main"
-        assert bench.open().artifacts.get("module", "main") == holdfast.Artifact(
+        assert bench.open().artifacts.get("module", "main") == holdfast.artifacts.Artifact(
             "module", "main", b"code\x00\xff", 1_700_000_000_000
         )
 
@@ -47,7 +47,9 @@ class ArtifactContract(Contract):
         store.artifacts.put("module", "main", b"old" * 1_000)
         clock.advance(5)
         store.artifacts.put("module", "main", b"new")
-        assert store.artifacts.get("module", "main") == holdfast.Artifact("module", "main", b"new", 1_700_000_000_005)
+        assert store.artifacts.get("module", "main") == holdfast.artifacts.Artifact(
+            "module", "main", b"new", 1_700_000_000_005
+        )
         assert store.maintenance.stats().artifacts == 1
 
     def test_content_gets_the_ref_that_its_hash_gives_it(self, store: BlockingStore) -> None:

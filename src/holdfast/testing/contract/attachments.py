@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.attachments import Attachment, AttachmentEntry, AttachmentRef, Folder, SweepReport
 from holdfast.blocking import BlockingStore
+from holdfast.errors import UnknownRef
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 
@@ -55,7 +57,7 @@ class Home:
         self.kind = kind
         self._folder = folder / "bytes"
         self.shelf = Shelf()
-        self._keeper = {"database": None, "port": self.shelf, "folder": holdfast.Folder(self._folder)}[kind]
+        self._keeper = {"database": None, "port": self.shelf, "folder": Folder(self._folder)}[kind]
         self._bench = bench
         self.store = self.open()
 
@@ -86,9 +88,9 @@ class AttachmentContract(Contract):
     def test_bytes_and_what_they_are_come_back_through_any_handle(self, home: Home) -> None:
         session = home.store.sessions.create("chat")
         ref = session.attachments.put(b"abc", media_type=" Image/PNG", width=3, height=2, label="a cat \N{CAT}")
-        assert ref == holdfast.AttachmentRef(ABC, "image/png", 3, 3, 2, "a cat \N{CAT}")
+        assert ref == AttachmentRef(ABC, "image/png", 3, 3, 2, "a cat \N{CAT}")
         other = home.open().sessions.handle("chat")
-        assert other.attachments.get(ABC) == holdfast.Attachment(ref, b"abc")
+        assert other.attachments.get(ABC) == Attachment(ref, b"abc")
         assert home.sizes() == [3]
 
     def test_the_same_bytes_are_one_attachment_and_the_last_description_counts(self, home: Home) -> None:
@@ -99,7 +101,7 @@ class AttachmentContract(Contract):
         assert first.id == again.id == ABC
         assert other.id != ABC
         assert [ref.id for ref in attachments.list()] == sorted([ABC, other.id])
-        assert attachments.get(ABC).ref == holdfast.AttachmentRef(ABC, "text/html", 3, None, None, "new")
+        assert attachments.get(ABC).ref == AttachmentRef(ABC, "text/html", 3, None, None, "new")
         assert sum(home.sizes()) == 6
 
     @pytest.mark.parametrize("size", [0, 1, 255, 256, 100_000])
@@ -119,7 +121,7 @@ class AttachmentContract(Contract):
     def test_an_unknown_attachment_is_not_found(self, home: Home, bench: Bench) -> None:
         session = home.store.sessions.create("chat")
         for handle in (session, home.store.sessions.handle("nobody")):
-            with refused(bench, holdfast.UnknownRef) as info:
+            with refused(bench, UnknownRef) as info:
                 handle.attachments.get(ABC)
             assert isinstance(info.value, holdfast.NotFound)
             assert ABC in str(info.value)
@@ -130,12 +132,12 @@ class AttachmentContract(Contract):
         mine.attachments.put(b"abc")
         mine.commit(holdfast.Commit(attachments=[ABC]))
         other = home.store.sessions.create("other")
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             other.attachments.get(ABC)
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             other.attachments.entry(ABC)
         assert other.attachments.commit_refs([ABC]) == 0
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             other.commit(holdfast.Commit(attachments=[ABC]))
         assert other.attachments.forget(ABC) is False
         assert mine.attachments.get(ABC).data == b"abc"
@@ -182,7 +184,7 @@ class AttachmentContract(Contract):
         assert session.attachments.commit_refs(["a", "unknown"]) == 1
         session.commit(holdfast.Commit(attachments=["b", "b"]))
         assert list(session.attachments.list_uncommitted()) == [
-            holdfast.AttachmentEntry("chat", "c", "s3://bucket/c", NOW + 2, None)
+            AttachmentEntry("chat", "c", "s3://bucket/c", NOW + 2, None)
         ]
         assert session.attachments.forget("c") is True
         assert session.attachments.forget("c") is False
@@ -197,8 +199,8 @@ class AttachmentContract(Contract):
         clock.advance(500)
         again = attachments.record_intent("photo", uri="s3://new", media_type="image/png", byte_count=7)
         assert (first.intent_at_ms, first.uri) == (NOW, "s3://old")
-        assert again == holdfast.AttachmentEntry("chat", "photo", "s3://new", NOW + 500, None)
-        assert list(attachments.list()) == [holdfast.AttachmentRef("photo", "image/png", 7)]
+        assert again == AttachmentEntry("chat", "photo", "s3://new", NOW + 500, None)
+        assert list(attachments.list()) == [AttachmentRef("photo", "image/png", 7)]
 
     def test_the_first_commit_time_wins_and_a_later_intent_leaves_it(
         self, store: BlockingStore, clock: ManualClock
@@ -222,8 +224,8 @@ class AttachmentContract(Contract):
         session.attachments.record_intent("photo", uri="s3://bucket/photo")
         clock.advance(10)
         session.attachments.commit_refs(["photo"])
-        assert session.attachments.entry(ABC) == holdfast.AttachmentEntry("chat", ABC, f"sha256:{ABC}", NOW, None)
-        committed = holdfast.AttachmentEntry("chat", "photo", "s3://bucket/photo", NOW, NOW + 10)
+        assert session.attachments.entry(ABC) == AttachmentEntry("chat", ABC, f"sha256:{ABC}", NOW, None)
+        committed = AttachmentEntry("chat", "photo", "s3://bucket/photo", NOW, NOW + 10)
         assert session.attachments.entry("photo") == committed
 
     def test_a_commit_whose_attachment_is_gone_is_refused_as_a_whole(self, store: BlockingStore, bench: Bench) -> None:
@@ -231,9 +233,9 @@ class AttachmentContract(Contract):
         session.attachments.put(b"abc")
         swept = session.attachments.put(b"swept too early").id
         session.attachments.forget(swept)
-        with refused(bench, holdfast.UnknownRef) as info:
+        with refused(bench, UnknownRef) as info:
             session.commit(holdfast.Commit(config={"turn": 1}, attachments=[ABC, swept]))
-        assert isinstance(info.value, holdfast.UnknownRef)
+        assert isinstance(info.value, UnknownRef)
         assert (info.value.field, info.value.ref) == ("attachments[1]", swept)
         assert [entry.attachment_id for entry in session.attachments.list_uncommitted()] == [ABC]
 
@@ -241,9 +243,9 @@ class AttachmentContract(Contract):
         session = home.store.sessions.create("chat")
         session.attachments.record_intent(ABC, uri=f"sha256:{ABC}", byte_count=3)
         for _ in ("first", "again"):
-            with refused(bench, holdfast.UnknownRef) as info:
+            with refused(bench, UnknownRef) as info:
                 session.commit(holdfast.Commit(attachments=[ABC]))
-            assert isinstance(info.value, holdfast.UnknownRef)
+            assert isinstance(info.value, UnknownRef)
             assert (info.value.field, info.value.ref) == ("attachments[0]", ABC)
         assert session.attachments.commit_refs([ABC]) == 0
         assert session.attachments.entry(ABC).committed_at_ms is None
@@ -318,7 +320,7 @@ class AttachmentContract(Contract):
         session = store.sessions.create("chat")
         session.attachments.record_intent("photo", uri="s3://bucket/photo")
         for _ in ("uncommitted", "committed"):
-            with refused(bench, holdfast.UnknownRef):
+            with refused(bench, UnknownRef):
                 session.attachments.get("photo")
             session.commit(holdfast.Commit(attachments=["photo"]))
         assert store.maintenance.verify().ok
@@ -353,7 +355,7 @@ class AttachmentContract(Contract):
         source.commit(holdfast.Commit(attachments=[ABC]))
         fork = home.store.sessions.fork("source", into="fork")
         assert fork.attachments.get(ABC).ref.label == "kept"
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             fork.attachments.get(draft.id)
         assert source.attachments.forget(ABC) is True
         assert fork.attachments.get(ABC).data == b"abc"
@@ -374,7 +376,7 @@ class AttachmentContract(Contract):
         fork.commit(holdfast.Commit(attachments=[ABC]))
         clock.advance(1_000)
         report = home.store.attachments.sweep(older_than_ms=1_000)
-        assert report == holdfast.SweepReport(forgotten_intents=1, deleted_objects=0, deleted_bytes=0)
+        assert report == SweepReport(forgotten_intents=1, deleted_objects=0, deleted_bytes=0)
         assert [ref.id for ref in source.attachments.list()] == []
         assert fork.attachments.get(ABC).data == b"abc"
 
@@ -385,25 +387,25 @@ class AttachmentContract(Contract):
         old, kept, fresh = (session.attachments.put(data).id for data in (b"old", b"kept", b"fresh"))
         session.commit(holdfast.Commit(attachments=[kept]))
         clock.advance(999)
-        assert home.store.attachments.sweep(older_than_ms=1_000) == holdfast.SweepReport(0, 0, 0)
+        assert home.store.attachments.sweep(older_than_ms=1_000) == SweepReport(0, 0, 0)
         session.attachments.put(b"fresh")
         clock.advance(1)
-        assert home.store.attachments.sweep(older_than_ms=1_000) == holdfast.SweepReport(1, 1, 3)
+        assert home.store.attachments.sweep(older_than_ms=1_000) == SweepReport(1, 1, 3)
         assert [ref.id for ref in session.attachments.list()] == sorted([kept, fresh])
         assert old not in {kept, fresh}
         assert sum(home.sizes()) == 9
         assert session.attachments.get(fresh).data == b"fresh"
-        assert home.store.attachments.sweep(older_than_ms=2**62) == holdfast.SweepReport(0, 0, 0)
+        assert home.store.attachments.sweep(older_than_ms=2**62) == SweepReport(0, 0, 0)
 
     def test_a_sweep_counts_an_empty_attachment_too(self, home: Home) -> None:
         assert home.store.sessions.create("chat").attachments.put(b"").id == NOTHING
-        assert home.store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(1, 1, 0)
+        assert home.store.attachments.sweep(older_than_ms=0) == SweepReport(1, 1, 0)
 
     def test_a_sweep_goes_on_until_nothing_old_is_left(self, store: BlockingStore) -> None:
         attachments = store.sessions.create("chat").attachments
         for index in range(201):
             attachments.record_intent(f"photo-{index}", uri="s3://photo")
-        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(201, 0, 0)
+        assert store.attachments.sweep(older_than_ms=0) == SweepReport(201, 0, 0)
         assert len(attachments.list()) == 0
 
     def test_a_sweep_never_takes_the_bytes_of_a_put_that_runs_beside_it(self, home: Home, clock: ManualClock) -> None:
@@ -419,8 +421,8 @@ class AttachmentContract(Contract):
                 partial(fork.attachments.put, data),
             ]
             swept, stored = at_once(*calls)
-            assert isinstance(swept, holdfast.SweepReport)
-            assert isinstance(stored, holdfast.AttachmentRef)
+            assert isinstance(swept, SweepReport)
+            assert isinstance(stored, AttachmentRef)
             assert fork.attachments.get(stored.id).data == data
             fork.commit(holdfast.Commit(attachments=[stored.id]))
         assert home.store.maintenance.verify().ok

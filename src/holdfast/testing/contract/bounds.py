@@ -9,7 +9,10 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.events import Const, EventType, Payload, Pointer, Template, TerminalRule, WakeRule
+from holdfast.processes import External
 from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.triggers import SubscriptionDraft, registration_for
 
 CHAT = holdfast.Scope("chat")
 
@@ -91,20 +94,16 @@ def tagged(levels: int) -> Any:
     return {"left": tagged(levels - 1), "right": {"type": VARIANTS[-1]}, "type": VARIANTS[levels % len(VARIANTS)]}
 
 
-def declare(store: BlockingStore, *types: holdfast.EventType) -> None:
+def declare(store: BlockingStore, *types: EventType) -> None:
     """Register a process that emits these types, and `plain`."""
     store.processes.register(
-        holdfast.ProcessRegistration(
-            "build", holdfast.External(), event_types=[*types, holdfast.EventType("plain")], wake_target=CHAT
-        )
+        holdfast.ProcessRegistration("build", External(), event_types=[*types, EventType("plain")], wake_target=CHAT)
     )
 
 
-def subscription(schema: Any) -> holdfast.SubscriptionDraft:
+def subscription(schema: Any) -> SubscriptionDraft:
     """Return a subscription to payloads of this schema."""
-    return holdfast.SubscriptionDraft(
-        source_type="timer", source_key="k", target=holdfast.External(), payload_schema=schema
-    )
+    return SubscriptionDraft(source_type="timer", source_key="k", target=External(), payload_schema=schema)
 
 
 class BoundsContract(Contract):
@@ -115,7 +114,7 @@ class BoundsContract(Contract):
         self, bench: Bench, store: BlockingStore, kind: str
     ) -> None:
         schema, payload = EXPONENTIAL[kind]
-        declare(store, holdfast.EventType("odd", schema=schema))
+        declare(store, EventType("odd", schema=schema))
         for _ in range(2):  # compiled once, and weighed each time
             with refused(bench, holdfast.InvalidRequest) as info:
                 store.events.append("build", "odd", payload)
@@ -129,7 +128,7 @@ class BoundsContract(Contract):
         self, bench: Bench, store: BlockingStore, keyword: str
     ) -> None:
         schema, payload = HEAVY[keyword]
-        declare(store, holdfast.EventType("odd", schema=schema))
+        declare(store, EventType("odd", schema=schema))
         with refused(bench, holdfast.InvalidRequest) as info:
             store.events.append("build", "odd", payload)
         assert isinstance(info.value, holdfast.InvalidRequest)
@@ -142,7 +141,7 @@ class BoundsContract(Contract):
         self, bench: Bench, store: BlockingStore, part: str
     ) -> None:
         with refused(bench, holdfast.InvalidRequest) as info:
-            declare(store, holdfast.EventType("odd", schema=LARGE[part]))
+            declare(store, EventType("odd", schema=LARGE[part]))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == "event_types[0].schema"
         with refused(bench, holdfast.InvalidRequest):
@@ -150,7 +149,7 @@ class BoundsContract(Contract):
 
     def test_values_that_no_schema_applies_to_take_no_work(self, store: BlockingStore) -> None:
         lengths = [{"maxItems": 10**6 + number} for number in range(300)]
-        declare(store, holdfast.EventType("long", schema={"allOf": lengths}))
+        declare(store, EventType("long", schema={"allOf": lengths}))
         assert store.events.append("build", "long", [0] * 500_000).event.sequence == 1
 
     def test_a_payload_of_numbers_that_take_long_to_read_is_refused(self, bench: Bench, store: BlockingStore) -> None:
@@ -165,8 +164,8 @@ class BoundsContract(Contract):
     def test_a_dedupe_key_is_as_long_as_a_text_may_be(self, bench: Bench) -> None:
         store = bench.open(limits=holdfast.Limits(text_bytes=1_000))
         store.sessions.create("chat")
-        wake = holdfast.WakeRule(holdfast.Const("look"), dedupe=holdfast.Payload())
-        declare(store, holdfast.EventType("news", wake=wake))
+        wake = WakeRule(Const("look"), dedupe=Payload())
+        declare(store, EventType("news", wake=wake))
         with refused(bench, holdfast.InvalidRequest) as info:
             store.events.append("build", "news", "é" * 500 + "x")
         assert isinstance(info.value, holdfast.InvalidRequest)
@@ -183,7 +182,7 @@ class BoundsContract(Contract):
         payload: Any = 0
         for _ in range(60):
             payload = [payload, payload]
-        declare(store, holdfast.EventType("odd"))
+        declare(store, EventType("odd"))
         session = store.sessions.create("chat")
         calls: dict[str, Callable[[], object]] = {
             "payload": lambda: store.events.append("build", "odd", payload),
@@ -200,7 +199,7 @@ class BoundsContract(Contract):
             assert (info.value.field, info.value.limit) == (field, 16 << 20)
 
     def test_a_deep_value_of_a_tagged_union_is_accepted(self, bench: Bench, store: BlockingStore) -> None:
-        declare(store, holdfast.EventType("tree", schema=TAGGED))
+        declare(store, EventType("tree", schema=TAGGED))
         payload = tagged(25)
         assert store.events.append("build", "tree", payload).event.payload == payload
         with refused(bench, holdfast.InvalidRequest):
@@ -219,7 +218,7 @@ class BoundsContract(Contract):
         self, bench: Bench, store: BlockingStore, schema: Any
     ) -> None:
         with refused(bench, holdfast.InvalidRequest) as info:
-            declare(store, holdfast.EventType("odd", schema=schema))
+            declare(store, EventType("odd", schema=schema))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == "event_types[0].schema"
         with refused(bench, holdfast.InvalidRequest) as info:
@@ -234,19 +233,19 @@ class BoundsContract(Contract):
         store.triggers.subscribe(subscription(schema))
         [delivery] = store.triggers.emit("timer", "k", idempotency_key="1", payload=payload).deliveries
         with refused(bench, holdfast.InvalidRequest) as info:
-            holdfast.registration_for(delivery)
+            registration_for(delivery)
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == "payload"
 
     @pytest.mark.parametrize("part", ["input", "dedupe", "when", "outcome"])
     def test_a_template_is_filled_within_a_bound(self, bench: Bench, store: BlockingStore, part: str) -> None:
-        within = holdfast.Template("{a}" * 200, {"a": holdfast.Payload()})
-        bomb = holdfast.Template("{b}" * 200, {"b": within})
+        within = Template("{a}" * 200, {"a": Payload()})
+        bomb = Template("{b}" * 200, {"b": within})
         odd = {
-            "input": holdfast.EventType("odd", wake=holdfast.WakeRule(bomb)),
-            "dedupe": holdfast.EventType("odd", wake=holdfast.WakeRule(holdfast.Payload(), dedupe=bomb)),
-            "when": holdfast.EventType("odd", wake=holdfast.WakeRule(holdfast.Payload(), when=bomb)),
-            "outcome": holdfast.EventType("odd", terminal=holdfast.TerminalRule("completed", bomb)),
+            "input": EventType("odd", wake=WakeRule(bomb)),
+            "dedupe": EventType("odd", wake=WakeRule(Payload(), dedupe=bomb)),
+            "when": EventType("odd", wake=WakeRule(Payload(), when=bomb)),
+            "outcome": EventType("odd", terminal=TerminalRule("completed", bomb)),
         }[part]
         declare(store, odd)
         with refused(bench, holdfast.InvalidRequest) as info:
@@ -257,27 +256,27 @@ class BoundsContract(Contract):
         assert store.events.append("build", "plain").event.sequence == 1
 
     def test_a_field_that_a_template_does_not_name_is_not_looked_at(self, store: BlockingStore) -> None:
-        fields: dict[str, Any] = {f"unused-{number}": holdfast.Payload() for number in range(500)}
-        fields |= {"used": holdfast.Pointer("/a"), "lost": holdfast.Pointer("/b")}
-        declare(store, holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Template("{used}", fields))))
+        fields: dict[str, Any] = {f"unused-{number}": Payload() for number in range(500)}
+        fields |= {"used": Pointer("/a"), "lost": Pointer("/b")}
+        declare(store, EventType("news", wake=WakeRule(Template("{used}", fields))))
         wake = store.events.append("build", "news", {"a": "told", "rest": "x" * 100_000}).wake
         assert wake is not None
         assert wake.input == "told"
 
     def test_a_declaration_of_very_many_selectors_is_refused(self, bench: Bench, store: BlockingStore) -> None:
         # Each holds the one before it twice: 40 objects that would become a trillion.
-        template = holdfast.Template("{a}", {"a": holdfast.Payload()})
+        template = Template("{a}", {"a": Payload()})
         for _ in range(40):
-            template = holdfast.Template("{a}{b}", {"a": template, "b": template})
+            template = Template("{a}{b}", {"a": template, "b": template})
         with refused(bench, holdfast.InvalidRequest) as info:
-            declare(store, holdfast.EventType("odd", wake=holdfast.WakeRule(template)))
+            declare(store, EventType("odd", wake=WakeRule(template)))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field.startswith("event_types[0].wake.input.fields")
 
     def test_the_declarations_of_one_process_are_bounded_together(self, bench: Bench, store: BlockingStore) -> None:
         limits = holdfast.Limits(document_bytes=10_000)
-        wake = holdfast.WakeRule(holdfast.Const("x" * 6_000))
+        wake = WakeRule(Const("x" * 6_000))
         with refused(bench, holdfast.InvalidRequest) as info:
-            declare(bench.open(limits=limits), *(holdfast.EventType(name, wake=wake) for name in ("first", "second")))
+            declare(bench.open(limits=limits), *(EventType(name, wake=wake) for name in ("first", "second")))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert (info.value.field, info.value.limit) == ("event_types[1]", 10_000)

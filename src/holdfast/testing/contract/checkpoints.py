@@ -8,6 +8,8 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.errors import UnknownRef
+from holdfast.sessions import AgentFrame, CheckpointManifest, Ref
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.graph import loaded
 
@@ -76,12 +78,12 @@ class CheckpointContract(Contract):
 
     def test_a_ref_may_move_to_another_component(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=STATE)))
-        moved = holdfast.Checkpoint(tool_state=holdfast.Ref(STATE_REF), others={"memory": holdfast.Ref(STATE_REF)})
+        moved = holdfast.Checkpoint(tool_state=Ref(STATE_REF), others={"memory": Ref(STATE_REF)})
         chat.commit(holdfast.Commit(checkpoint=moved))
         assert loaded(chat).checkpoint == holdfast.Checkpoint(tool_state=STATE, others={"memory": STATE})
 
     def test_a_ref_may_name_a_body_that_comes_with_the_same_commit(self, chat: Session) -> None:
-        sent = holdfast.Checkpoint(turn_state=STATE, others={"copy": holdfast.Ref(STATE_REF)})
+        sent = holdfast.Checkpoint(turn_state=STATE, others={"copy": Ref(STATE_REF)})
         assert chat.commit(holdfast.Commit(checkpoint=sent)).manifest.refs == {
             "turn_state": STATE_REF,
             "copy": STATE_REF,
@@ -97,17 +99,17 @@ class CheckpointContract(Contract):
             turn_id="t",
             graph=holdfast.Append([holdfast.Node("n1")], leaf="n1"),
             usage=[holdfast.Usage("turn", "m", input_tokens=1)],
-            checkpoint=holdfast.Checkpoint(turn_state={"new": 1}, tool_state=holdfast.Ref(STATE_REF)),
+            checkpoint=holdfast.Checkpoint(turn_state={"new": 1}, tool_state=Ref(STATE_REF)),
         )
-        with refused(bench, holdfast.UnknownRef) as info:
+        with refused(bench, UnknownRef) as info:
             session.commit(turn)
-        assert isinstance(info.value, holdfast.UnknownRef)
+        assert isinstance(info.value, UnknownRef)
         assert (info.value.field, info.value.ref) == ("checkpoint.tool_state", STATE_REF)
 
     def test_a_ref_of_another_session_is_unknown(self, store: BlockingStore, chat: Session, bench: Bench) -> None:
         store.sessions.create("other").commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=STATE)))
-        with refused(bench, holdfast.UnknownRef):
-            chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=holdfast.Ref(STATE_REF))))
+        with refused(bench, UnknownRef):
+            chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=Ref(STATE_REF))))
 
     @pytest.mark.parametrize(
         "ref",
@@ -116,14 +118,14 @@ class CheckpointContract(Contract):
     )
     def test_what_no_receipt_ever_carried_is_not_a_ref(self, chat: Session, bench: Bench, ref: str) -> None:
         with refused(bench, holdfast.InvalidRequest):
-            chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=holdfast.Ref(ref))))
+            chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=Ref(ref))))
         with refused(bench, holdfast.InvalidRequest):
-            chat.commit(holdfast.Commit(frames=[holdfast.AgentFrame("f", execution_state_ref=ref)]))
+            chat.commit(holdfast.Commit(frames=[AgentFrame("f", execution_state_ref=ref)]))
 
     def test_a_ref_that_reads_bytes_as_a_document_is_unknown(self, chat: Session, bench: Bench) -> None:
         chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=b"stack")))
-        forged = holdfast.Ref(STACK_REF.replace("bytes", "json"))
-        with refused(bench, holdfast.UnknownRef):
+        forged = Ref(STACK_REF.replace("bytes", "json"))
+        with refused(bench, UnknownRef):
             chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=forged)))
 
     # Kept and dropped components.
@@ -147,12 +149,12 @@ class CheckpointContract(Contract):
     def test_a_component_of_an_earlier_retained_revision_can_be_kept_again(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=b"stack")))
         chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint()))
-        chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=holdfast.Ref(STACK_REF))))
+        chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=Ref(STACK_REF))))
         assert loaded(chat).checkpoint == holdfast.Checkpoint(execution_state=b"stack")
 
     def test_no_checkpoint_was_ever_sent_is_not_an_empty_checkpoint(self, chat: Session) -> None:
         receipt = chat.commit(holdfast.Commit(turn_id="t"))
-        assert (receipt.checkpoint_ref, receipt.manifest) == (None, holdfast.CheckpointManifest())
+        assert (receipt.checkpoint_ref, receipt.manifest) == (None, CheckpointManifest())
         assert (loaded(chat).checkpoint, loaded(chat).checkpoint_ref) == (None, None)
         assert chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint())).checkpoint_ref is not None
         assert loaded(chat).checkpoint == holdfast.Checkpoint()
@@ -221,8 +223,8 @@ class CheckpointContract(Contract):
 
     def test_frames_and_their_execution_states_come_back(self, bench: Bench, chat: Session) -> None:
         frames = (
-            holdfast.AgentFrame("f0", status="superseded", created_at_ms=1, assignment={"model": "m"}),
-            holdfast.AgentFrame(
+            AgentFrame("f0", status="superseded", created_at_ms=1, assignment={"model": "m"}),
+            AgentFrame(
                 "f1",
                 previous_frame_id="f0",
                 reason="handed-over",
@@ -246,8 +248,8 @@ class CheckpointContract(Contract):
         assert view.checkpoint == holdfast.Checkpoint(execution_state=b"stack")
 
     def test_a_frame_keeps_its_execution_state_by_ref(self, store: BlockingStore, chat: Session) -> None:
-        chat.commit(holdfast.Commit(frames=[holdfast.AgentFrame("f1", execution_state=b"stack")]))
-        kept = holdfast.AgentFrame("f1", reason="continue_as", execution_state_ref=STACK_REF)
+        chat.commit(holdfast.Commit(frames=[AgentFrame("f1", execution_state=b"stack")]))
+        kept = AgentFrame("f1", reason="continue_as", execution_state_ref=STACK_REF)
         chat.commit(holdfast.Commit(frames=[kept]))
         chat.commit(holdfast.Commit(current_frame_id="f1"))
         store.maintenance.collect_garbage()
@@ -256,27 +258,27 @@ class CheckpointContract(Contract):
         assert view.current_frame_id == "f1"
 
     def test_a_frame_with_an_unknown_execution_state_is_refused(self, chat: Session, bench: Bench) -> None:
-        with refused(bench, holdfast.UnknownRef):
-            chat.commit(holdfast.Commit(frames=[holdfast.AgentFrame("f1", execution_state_ref=STACK_REF)]))
+        with refused(bench, UnknownRef):
+            chat.commit(holdfast.Commit(frames=[AgentFrame("f1", execution_state_ref=STACK_REF)]))
 
     def test_a_frames_execution_state_is_bytes_and_not_a_document(self, chat: Session, bench: Bench) -> None:
         chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=STATE)))
         with refused(bench, holdfast.HoldfastError) as info:
-            chat.commit(holdfast.Commit(frames=[holdfast.AgentFrame("f1", execution_state_ref=STATE_REF)]))
-        assert isinstance(info.value, holdfast.InvalidRequest | holdfast.UnknownRef)
+            chat.commit(holdfast.Commit(frames=[AgentFrame("f1", execution_state_ref=STATE_REF)]))
+        assert isinstance(info.value, holdfast.InvalidRequest | UnknownRef)
 
     @pytest.mark.parametrize(
         "frames",
         [
-            [holdfast.AgentFrame("f"), holdfast.AgentFrame("f")],
-            [holdfast.AgentFrame(" ")],
-            [holdfast.AgentFrame("f", status="asleep")],
-            [holdfast.AgentFrame("f", created_at_ms=-1)],
-            [holdfast.AgentFrame("f", assignment={"k": {1}})],
+            [AgentFrame("f"), AgentFrame("f")],
+            [AgentFrame(" ")],
+            [AgentFrame("f", status="asleep")],
+            [AgentFrame("f", created_at_ms=-1)],
+            [AgentFrame("f", assignment={"k": {1}})],
         ],
         ids=["twice", "blank", "status", "time", "document"],
     )
-    def test_a_malformed_frame_is_refused(self, chat: Session, bench: Bench, frames: list[holdfast.AgentFrame]) -> None:
+    def test_a_malformed_frame_is_refused(self, chat: Session, bench: Bench, frames: list[AgentFrame]) -> None:
         with refused(bench, holdfast.InvalidRequest):
             chat.commit(holdfast.Commit(frames=frames))
 

@@ -10,11 +10,16 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import SourceKeyConflict
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import OnSession, Token
+from holdfast.processes import External
+from holdfast.queue import Group, WorkCompletion
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 from holdfast.testing.contract.queue import settle, take, texts, work
 
-GROUP = holdfast.Group("g")
+GROUP = Group("g")
 
 
 def fill(store: BlockingStore, *names: str, session_id: str = "chat", **policy: Any) -> list[str]:
@@ -22,7 +27,7 @@ def fill(store: BlockingStore, *names: str, session_id: str = "chat", **policy: 
     return [store.queue.enqueue(work(name, session_id=session_id, **policy)).batch_id for name in names]
 
 
-def forged(claim: holdfast.WorkClaim, **changes: Any) -> holdfast.WorkCompletion:
+def forged(claim: holdfast.WorkClaim, **changes: Any) -> WorkCompletion:
     """Return the claim's completion with some fields changed."""
     return msgspec.structs.replace(claim.completion(), **changes)
 
@@ -32,7 +37,7 @@ def ids_of(claim: holdfast.WorkClaim) -> tuple[str, ...]:
     return tuple(batch.batch_id for batch in claim.batches)
 
 
-ALTERED: dict[str, Callable[[holdfast.WorkClaim, holdfast.WorkClaim], holdfast.WorkCompletion]] = {
+ALTERED: dict[str, Callable[[holdfast.WorkClaim, holdfast.WorkClaim], WorkCompletion]] = {
     "fewer": lambda held, _: forged(held, batch_ids=ids_of(held)[:1]),
     "none": lambda held, _: forged(held, batch_ids=()),
     "more": lambda held, other: forged(held, batch_ids=ids_of(held) + ids_of(other)),
@@ -190,7 +195,7 @@ class ClaimContract(Contract):
         live = take(store, "w2")
         for lost in (
             expired,
-            msgspec.structs.replace(live, token=holdfast.Token("0" * 32)),
+            msgspec.structs.replace(live, token=Token("0" * 32)),
             msgspec.structs.replace(live, fence=live.fence + 1),
             msgspec.structs.replace(live, batches=()),
             msgspec.structs.replace(live, claim_id="claim:unknown"),
@@ -210,7 +215,7 @@ class ClaimContract(Contract):
         clock.advance(1_000)
         second = take(store, "w2", max_batches=1)
         before = bench.dump()
-        assert store.queue.abandon(forged(second, token=holdfast.Token("0" * 32))) == 0
+        assert store.queue.abandon(forged(second, token=Token("0" * 32))) == 0
         assert store.queue.abandon(forged(second, fence=7)) == 0
         assert store.queue.abandon(forged(second, session_id="nobody")) == 0
         assert bench.dump() == before
@@ -224,7 +229,7 @@ class ClaimContract(Contract):
     def test_tokens_are_long_and_stay_out_of_texts_and_tables(self, store: BlockingStore, bench: Bench) -> None:
         fill(store, "1", "2")
         first, second = take(store), take(store)
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1")
+        lease = store.leases.claim(OnSession("chat"), owner_id="w1")
         shown = repr([first, first.completion(), lease, bench.dump(), store.queue.list("chat"), store])
         for token in (first.token, second.token, lease.token):
             assert len(bytes.fromhex(token)) >= 16
@@ -257,7 +262,7 @@ class ClaimContract(Contract):
         fill(store, "1")
         claim = take(store)
         store.sessions.handle("chat").commit(holdfast.Commit(turn_id="turn-1", completes=[claim]))
-        retry = forged(claim, token=holdfast.Token("0" * 32), fence=2, claim_id="claim:other")
+        retry = forged(claim, token=Token("0" * 32), fence=2, claim_id="claim:other")
         assert store.sessions.handle("chat").commit(holdfast.Commit(turn_id="turn-1", completes=[retry])).replayed
 
     @pytest.mark.parametrize("how", ALTERED)
@@ -379,7 +384,7 @@ class ClaimContract(Contract):
             [work("changed", source_key="k")],
             [work("a", source_key="fresh"), work("b", source_key="fresh")],
         ):
-            with refused(bench, holdfast.SourceKeyConflict):
+            with refused(bench, SourceKeyConflict):
                 store.sessions.handle("chat").commit(holdfast.Commit(enqueues=drafts))
 
     def test_a_replayed_commit_enqueues_nothing_again(self, store: BlockingStore) -> None:
@@ -402,11 +407,9 @@ class ClaimContract(Contract):
         assert info.value.session_id == "mail"
 
     def test_the_work_of_a_process_wake_is_claimed_once_and_settled_like_any_other(self, store: BlockingStore) -> None:
-        news = holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload()))
+        news = EventType("news", wake=WakeRule(input=Payload()))
         store.processes.register(
-            holdfast.ProcessRegistration(
-                "build", holdfast.External(), event_types=[news], wake_target=holdfast.Scope("chat")
-            )
+            holdfast.ProcessRegistration("build", External(), event_types=[news], wake_target=holdfast.Scope("chat"))
         )
         first = store.events.append("build", "news", "done", replay_key="r1")
         again = store.events.append("build", "news", "done", replay_key="r1")

@@ -11,6 +11,10 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.errors import NodeConflict, SourceKeyConflict, UnknownRef
+from holdfast.leases import OnSession, Token
+from holdfast.queue import Group
+from holdfast.sessions import ActivePath, AgentFrame, CommitReceipt, Graph, Ref, ReplaceGraph, Revision, Unchanged
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, refused
 from holdfast.testing.contract.graph import chain, every_id, ids, loaded
@@ -26,7 +30,7 @@ TURN = holdfast.Commit(
     graph=saying("n1"),
     config={"model": "m", "top": 1},
     checkpoint=holdfast.Checkpoint(turn_state={"turn": 1, "of": 2}, execution_state=b"stack"),
-    frames=[holdfast.AgentFrame("f1", created_at_ms=3, assignment={"a": 1, "b": 2})],
+    frames=[AgentFrame("f1", created_at_ms=3, assignment={"a": 1, "b": 2})],
     current_frame_id="f1",
     usage=[holdfast.Usage("turn", "m", input_tokens=11, output_tokens=3)],
     attachments=["photo"],
@@ -47,7 +51,7 @@ SAME = {
     "order-in-checkpoint": replace(
         TURN, checkpoint=holdfast.Checkpoint({"of": 2, "turn": 1}, execution_state=b"stack")
     ),
-    "order-in-frame": replace(TURN, frames=[holdfast.AgentFrame("f1", created_at_ms=3, assignment={"b": 2, "a": 1})]),
+    "order-in-frame": replace(TURN, frames=[AgentFrame("f1", created_at_ms=3, assignment={"b": 2, "a": 1})]),
     "split-usage": replace(TURN, usage=[holdfast.Usage("turn", "m", 11), holdfast.Usage("turn", "m", 0, 3)]),
     "attachment-twice": replace(TURN, attachments=["photo", "photo"]),
 }
@@ -59,12 +63,12 @@ OTHER = {
     "payload-timestamp": replace(TURN, graph=saying("n1", timestamp=2)),
     "payload-node-id": replace(TURN, graph=saying("n1", node_id="y")),
     "node-kind": replace(TURN, graph=holdfast.Append([replace(n, kind="note") for n in saying("n1").nodes], "n1")),
-    "replacing": replace(TURN, graph=holdfast.ReplaceGraph(holdfast.Graph(saying("n1").nodes, "n1"))),
+    "replacing": replace(TURN, graph=ReplaceGraph(Graph(saying("n1").nodes, "n1"))),
     "config": replace(TURN, config={"model": "other", "top": 1}),
     "component": replace(TURN, checkpoint=holdfast.Checkpoint({"turn": 2, "of": 2}, execution_state=b"stack")),
     "no-component": replace(TURN, checkpoint=holdfast.Checkpoint({"turn": 1, "of": 2})),
     "no-checkpoint": replace(TURN, checkpoint=None),
-    "frames": replace(TURN, frames=[holdfast.AgentFrame("f1", reason="other", created_at_ms=3)]),
+    "frames": replace(TURN, frames=[AgentFrame("f1", reason="other", created_at_ms=3)]),
     "current-frame": replace(TURN, current_frame_id=None),
     "usage": replace(TURN, usage=[holdfast.Usage("turn", "m", input_tokens=12, output_tokens=3)]),
     "no-attachments": replace(TURN, attachments=[]),
@@ -114,9 +118,7 @@ class CommitContract(Contract):
         assert (view.checkpoint_ref, view.manifest) == (receipt.checkpoint_ref, receipt.manifest)
         assert [(frame.frame_id, frame.reason) for frame in view.frames] == [("f1", "initial")]
         assert view.ledger == (holdfast.Usage("turn", "m", input_tokens=11, output_tokens=3),)
-        assert chat.history().items == (
-            holdfast.Revision(1, "t-1", "n1", receipt.checkpoint_ref, view.ledger, clock.now_ms()),
-        )
+        assert chat.history().items == (Revision(1, "t-1", "n1", receipt.checkpoint_ref, view.ledger, clock.now_ms()),)
 
     def test_what_a_turn_leaves_out_stays_as_it_was(self, chat: Session) -> None:
         chat.commit(TURN)
@@ -145,7 +147,7 @@ class CommitContract(Contract):
         self, store: BlockingStore, chat: Session, bench: Bench, clock: ManualClock
     ) -> None:
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
+        lease = store.leases.claim(OnSession("chat"), owner_id="w", ttl_ms=1_000)
         turn = holdfast.Commit(turn_id="t-1", expected_revision=0, completes=[claim_of(store)], lease=lease)
         first = chat.commit(turn)
         clock.advance(5_000)
@@ -193,7 +195,7 @@ class CommitContract(Contract):
         handles = [bench.open().sessions.handle("chat") for _ in range(4)]
         receipts = at_once(*(partial(handle.commit, TURN) for handle in handles))
         assert sorted(
-            (one.revision, one.replayed) if isinstance(one, holdfast.CommitReceipt) else (0, False) for one in receipts
+            (one.revision, one.replayed) if isinstance(one, CommitReceipt) else (0, False) for one in receipts
         ) == [(1, False), (1, True), (1, True), (1, True)]
         assert loaded(handles[0]).ledger == (holdfast.Usage("turn", "m", input_tokens=11, output_tokens=3),)
 
@@ -216,7 +218,7 @@ class CommitContract(Contract):
         for revision in range(5):
             turn = holdfast.Commit(expected_revision=revision)
             outcomes = at_once(*(partial(handle.commit, turn) for handle in handles))
-            assert sum(isinstance(one, holdfast.CommitReceipt) for one in outcomes) == 1
+            assert sum(isinstance(one, CommitReceipt) for one in outcomes) == 1
             lost = [one for one in outcomes if isinstance(one, holdfast.HeadConflict)]
             assert [(one.expected, one.actual) for one in lost] == [(revision, revision + 1)] * 3
 
@@ -264,9 +266,7 @@ class CommitContract(Contract):
         if not first:
             session.commit(holdfast.Commit())
         for payload in (1, 2):
-            store.queue.enqueue(
-                holdfast.WorkDraft(session_id="chat", payloads=[payload], merge_key=holdfast.Group("g"))
-            )
+            store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[payload], merge_key=Group("g")))
         other = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[3]))
         held = claim_of(store).completion()
         assert len(held.batch_ids) == 2
@@ -278,7 +278,7 @@ class CommitContract(Contract):
         elif how == "settled":
             session.commit(holdfast.Commit(completes=[held]))
         forged = {
-            "token": replace(held, token=holdfast.Token("0" * 32)),
+            "token": replace(held, token=Token("0" * 32)),
             "fence": replace(held, fence=held.fence + 1),
             "fewer": replace(held, batch_ids=held.batch_ids[:1]),
             "more": replace(held, batch_ids=(*held.batch_ids, other.batch_id)),
@@ -300,12 +300,12 @@ class CommitContract(Contract):
     def test_the_holder_of_the_lease_commits_and_no_holder_of_an_old_one(
         self, store: BlockingStore, chat: Session, bench: Bench, clock: ManualClock
     ) -> None:
-        old = store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
+        old = store.leases.claim(OnSession("chat"), owner_id="w", ttl_ms=1_000)
         assert chat.commit(holdfast.Commit(lease=old)).revision == 1
         clock.advance(1_000)
         with refused(bench, holdfast.LeaseLost):
             chat.commit(replace(TURN, lease=old))
-        new = store.leases.claim(holdfast.OnSession("chat"), owner_id="v", ttl_ms=1_000)
+        new = store.leases.claim(OnSession("chat"), owner_id="v", ttl_ms=1_000)
         for lease in (old, replace(old, fence=new.fence), replace(new, fence=old.fence)):
             with refused(bench, holdfast.LeaseLost):
                 chat.commit(replace(TURN, lease=lease))
@@ -313,7 +313,7 @@ class CommitContract(Contract):
         store.leases.release(new)
         with refused(bench, holdfast.LeaseLost):
             chat.commit(holdfast.Commit(lease=new))
-        elsewhere = store.leases.claim(holdfast.OnSession("other"), owner_id="v")
+        elsewhere = store.leases.claim(OnSession("other"), owner_id="v")
         with refused(bench, holdfast.InvalidRequest):
             chat.commit(holdfast.Commit(lease=elsewhere))
 
@@ -322,7 +322,7 @@ class CommitContract(Contract):
     ) -> None:
         chat.commit(holdfast.Commit(turn_id="used", graph=chain("n1")))
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
+        lease = store.leases.claim(OnSession("chat"), owner_id="w", ttl_ms=1_000)
         claim = claim_of(store, ttl_ms=1_000)
         clock.advance(1_000)
         wrong = holdfast.Commit(
@@ -331,15 +331,15 @@ class CommitContract(Contract):
             completes=[claim],
             lease=lease,
             graph=holdfast.Append([holdfast.Node("n1", payload="other")]),
-            checkpoint=holdfast.Checkpoint(turn_state=holdfast.Ref("json-sha256:" + "0" * 64)),
+            checkpoint=holdfast.Checkpoint(turn_state=Ref("json-sha256:" + "0" * 64)),
         )
         steps: list[tuple[type[holdfast.HoldfastError], dict[str, object]]] = [
             (holdfast.TurnConflict, {"turn_id": "new"}),
             (holdfast.HeadConflict, {"expected_revision": 1}),
             (holdfast.ClaimLost, {"completes": []}),
             (holdfast.LeaseLost, {"lease": None}),
-            (holdfast.NodeConflict, {"graph": chain("n2", under="n1")}),
-            (holdfast.UnknownRef, {"checkpoint": None}),
+            (NodeConflict, {"graph": chain("n2", under="n1")}),
+            (UnknownRef, {"checkpoint": None}),
         ]
         for error, mended in steps:
             with refused(bench, error):
@@ -403,7 +403,7 @@ class CommitContract(Contract):
     ) -> None:
         store.sessions.create("other").attachments.record_intent("theirs", uri="s3://theirs")
         for name in ("nothing", "theirs"):
-            with refused(bench, holdfast.UnknownRef):
+            with refused(bench, UnknownRef):
                 chat.commit(replace(TURN, attachments=["photo", name]))
 
     def test_follow_up_work_is_enqueued_with_the_turn(self, store: BlockingStore, chat: Session, bench: Bench) -> None:
@@ -424,7 +424,7 @@ class CommitContract(Contract):
     ) -> None:
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1], source_key="k"))
         turn = replace(TURN, enqueues=[holdfast.WorkDraft(payloads=[2], source_key="k")])
-        with refused(bench, holdfast.SourceKeyConflict):
+        with refused(bench, SourceKeyConflict):
             chat.commit(turn)
 
     # Limits.
@@ -445,7 +445,7 @@ class CommitContract(Contract):
         with refused(bench, holdfast.InvalidRequest):
             chat.load(at=number)
         with refused(bench, holdfast.InvalidRequest):
-            chat.load(holdfast.ActivePath(last=number))
+            chat.load(ActivePath(last=number))
 
     @pytest.mark.parametrize(
         ("limits", "commit", "limit"),
@@ -475,7 +475,7 @@ class CommitContract(Contract):
             {"graph": None},
             {"graph": holdfast.Append("n1")},  # type: ignore[arg-type]
             {"graph": holdfast.Append([{"id": "n1"}])},  # type: ignore[list-item]
-            {"graph": holdfast.Unchanged(leaf=7)},  # type: ignore[arg-type]
+            {"graph": Unchanged(leaf=7)},  # type: ignore[arg-type]
             {"checkpoint": {"turn_state": 1}},
             {"usage": [("turn", "m", 1)]},
             {"completes": ["claim"]},

@@ -9,9 +9,13 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import UnknownDelivery, UnknownOccurrence
+from holdfast.events import EventType
+from holdfast.processes import Engine, External, ProcessIdentity, Provenance, SessionTurn
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.triggers import CHAT, FRAME, MONDAY, MONDAY_PROCESS, OTHER, daily
+from holdfast.triggers import EventPayload, Fixed, registration_for
 
 
 def due(store: BlockingStore, **filters: Any) -> list[tuple[str, str]]:
@@ -43,9 +47,9 @@ class DeliveryContract(Contract):
         assert bench.dump() == before
 
     def test_an_unknown_occurrence_cannot_be_reserved(self, store: BlockingStore, bench: Bench) -> None:
-        with refused(bench, holdfast.UnknownOccurrence) as info:
+        with refused(bench, UnknownOccurrence) as info:
             store.triggers.reserve(MONDAY)
-        assert isinstance(info.value, holdfast.UnknownOccurrence)
+        assert isinstance(info.value, UnknownOccurrence)
         assert info.value.occurrence_id == MONDAY
 
     def test_a_later_subscription_gets_an_occurrence_only_when_it_is_reserved_again(self, store: BlockingStore) -> None:
@@ -97,15 +101,15 @@ class DeliveryContract(Contract):
         other = bench.open()
         (found,) = other.triggers.undelivered()
         assert found == delivery
-        process = other.processes.register(holdfast.registration_for(found))
+        process = other.processes.register(registration_for(found))
         assert process.id == MONDAY_PROCESS
         assert due(store) == []
-        assert store.processes.register(holdfast.registration_for(delivery)) == process
+        assert store.processes.register(registration_for(delivery)) == process
         assert store.triggers.mark_failed(delivery, "too late").state == "started"
 
     def test_a_delivery_whose_process_was_there_before_is_not_due(self, store: BlockingStore) -> None:
         store.triggers.subscribe(daily())
-        store.processes.register(holdfast.ProcessRegistration(MONDAY_PROCESS, holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration(MONDAY_PROCESS, External()))
         store.triggers.emit("cron", "daily", idempotency_key="monday")
         assert due(store) == []
 
@@ -149,7 +153,7 @@ class DeliveryContract(Contract):
         assert (failed.state, failed.failure, failed.process_id) == ("failed", "no room", MONDAY_PROCESS)
         assert due(store) == []
         assert bench.open().triggers.reserve(MONDAY).items == ()
-        store.processes.register(holdfast.registration_for(delivery))
+        store.processes.register(registration_for(delivery))
         again = store.triggers.mark_failed(delivery, "too late")
         assert (again.state, again.failure) == ("started", None)
 
@@ -166,57 +170,53 @@ class DeliveryContract(Contract):
             delivery, occurrence=msgspec.structs.replace(delivery.occurrence, occurrence_id="trigger:other")
         )
         for wrong in (elsewhere, nameless, unheard):
-            with refused(bench, holdfast.UnknownDelivery):
+            with refused(bench, UnknownDelivery):
                 store.triggers.mark_started(wrong)
-            with refused(bench, holdfast.UnknownDelivery):
+            with refused(bench, UnknownDelivery):
                 store.triggers.mark_failed(wrong, "no")
 
     # Targets.
 
     def test_a_delivery_starts_its_target_as_the_subscription_says(self, store: BlockingStore) -> None:
-        identity = holdfast.ProcessIdentity("script", "Morning run", {"flow": "a"})
+        identity = ProcessIdentity("script", "Morning run", {"flow": "a"})
         store.triggers.subscribe(
             daily(
                 FRAME,
-                target=holdfast.Engine("script", {"file": "a", "args": {"old": 1}}),
+                target=Engine("script", {"file": "a", "args": {"old": 1}}),
                 target_identity=identity,
-                event_types=[holdfast.EventType("progress")],
-                input_template={"event": holdfast.EventPayload(), "mode": holdfast.Fixed({"fast": True})},
+                event_types=[EventType("progress")],
+                input_template={"event": EventPayload(), "mode": Fixed({"fast": True})},
                 env_ref="env-1",
                 wake_target=holdfast.Scope("chat", "main"),
                 payload_schema={"type": "object", "required": ["n"]},
             )
         )
         (delivery,) = store.triggers.emit("cron", "daily", idempotency_key="monday", payload={"n": [1]}).deliveries
-        process = store.processes.register(holdfast.registration_for(delivery))
+        process = store.processes.register(registration_for(delivery))
         assert process.id == MONDAY_PROCESS
-        assert process.input == holdfast.Engine(
-            "script", {"file": "a", "args": {"event": {"n": [1]}, "mode": {"fast": True}}}
-        )
+        assert process.input == Engine("script", {"file": "a", "args": {"event": {"n": [1]}, "mode": {"fast": True}}})
         assert (process.identity, process.env_ref) == (identity, "env-1")
         assert process.wake_target == holdfast.Scope("chat", "main")
-        assert process.provenance == holdfast.Provenance(FRAME, {"type": "trigger_occurrence", "occurrence_id": MONDAY})
+        assert process.provenance == Provenance(FRAME, {"type": "trigger_occurrence", "occurrence_id": MONDAY})
         assert [one.name for one in process.event_types][:1] == ["progress"]
         assert [one.id for one in store.processes.list(started_by="chat", definition={"flow": "a"})] == [process.id]
 
     @pytest.mark.parametrize(
-        "target", [holdfast.External({"label": "x"}), holdfast.SessionTurn({"session_id": "s"}, {"text": "go"})],
+        "target", [External({"label": "x"}), SessionTurn({"session_id": "s"}, {"text": "go"})],
         ids=["external", "session turn"],
     )  # fmt: skip
     def test_a_target_without_a_template_is_started_as_it_is(
-        self, store: BlockingStore, target: holdfast.External | holdfast.SessionTurn
+        self, store: BlockingStore, target: External | SessionTurn
     ) -> None:
         store.triggers.subscribe(daily(target=target))
         (delivery,) = store.triggers.emit("cron", "daily", idempotency_key="monday", payload={"n": 1}).deliveries
-        assert store.processes.register(holdfast.registration_for(delivery)).input == target
+        assert store.processes.register(registration_for(delivery)).input == target
 
     def test_an_engine_without_a_payload_gets_the_arguments_alone(self, store: BlockingStore) -> None:
-        draft = daily(
-            target=holdfast.Engine("script"), env_ref="env-1", input_template={"event": holdfast.EventPayload()}
-        )
+        draft = daily(target=Engine("script"), env_ref="env-1", input_template={"event": EventPayload()})
         store.triggers.subscribe(draft)
         (delivery,) = store.triggers.emit("cron", "daily", idempotency_key="monday", payload=None).deliveries
-        assert holdfast.registration_for(delivery).input == holdfast.Engine("script", {"args": {"event": None}})
+        assert registration_for(delivery).input == Engine("script", {"args": {"event": None}})
 
     def test_a_payload_that_does_not_fit_the_subscription_starts_nothing(
         self, store: BlockingStore, bench: Bench
@@ -224,6 +224,6 @@ class DeliveryContract(Contract):
         store.triggers.subscribe(daily(payload_schema={"properties": {"n": {"type": "integer"}}}))
         (delivery,) = store.triggers.emit("cron", "daily", idempotency_key="monday", payload={"n": "one"}).deliveries
         with refused(bench, holdfast.InvalidRequest) as info:
-            holdfast.registration_for(delivery)
+            registration_for(delivery)
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == "payload/n"

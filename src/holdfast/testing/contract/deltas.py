@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.sessions import AgentFrame, CommitReceipt
 from holdfast.testing.contract.bench import Bench, Contract, at_once
 from holdfast.testing.contract.graph import loaded
 
@@ -30,7 +31,7 @@ def changed(number: int, seed: str = "state") -> bytes:
     return bytes(state)
 
 
-def commit(session: Session, state: bytes, **others: object) -> holdfast.CommitReceipt:
+def commit(session: Session, state: bytes, **others: object) -> CommitReceipt:
     """Commit a turn with this execution state."""
     return session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=state), **others))  # type: ignore[arg-type]
 
@@ -76,7 +77,7 @@ class DeltaContract(Contract):
             return holdfast.Commit(
                 config={"text": "config" + text},
                 checkpoint=holdfast.Checkpoint(turn_state={"text": text}),
-                frames=[holdfast.AgentFrame("f", execution_state=b"frame" + changed(number))],
+                frames=[AgentFrame("f", execution_state=b"frame" + changed(number))],
             )
 
         chat.commit(turn(1))

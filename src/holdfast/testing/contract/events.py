@@ -11,6 +11,19 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import ReplayConflict
+from holdfast.events import (
+    AppendReceipt,
+    Const,
+    EventType,
+    Payload,
+    Pointer,
+    Present,
+    ProcessEvent,
+    Template,
+    TerminalRule,
+)
+from holdfast.processes import Cancelled, Completed, External, Failed, Process
 from holdfast.records.events import Selector
 from holdfast.records.processes import ProcessOutcome
 from holdfast.testing.clock import ManualClock
@@ -26,20 +39,18 @@ PERSON: dict[str, Any] = {
     },
     "$defs": {"tag": {"type": "object", "required": ["id"], "properties": {"id": {"enum": ["a", "b"]}}}},
 }
-WHO_DID_WHAT = holdfast.Template("{who} did {n}", {"who": holdfast.Pointer("/w"), "n": holdfast.Const(2)})
-LATE = holdfast.EventType("late", after_terminal=True)
-PROGRESS = holdfast.EventType("progress")
-OVER = holdfast.EventType("over", terminal=holdfast.TerminalRule("completed"))
+WHO_DID_WHAT = Template("{who} did {n}", {"who": Pointer("/w"), "n": Const(2)})
+LATE = EventType("late", after_terminal=True)
+PROGRESS = EventType("progress")
+OVER = EventType("over", terminal=TerminalRule("completed"))
 
 
-def declare(store: BlockingStore, *types: holdfast.EventType, process_id: str = "build") -> holdfast.Process:
+def declare(store: BlockingStore, *types: EventType, process_id: str = "build") -> Process:
     """Register a process with these event types."""
-    return store.processes.register(
-        holdfast.ProcessRegistration(process_id, holdfast.External(), event_types=list(types))
-    )
+    return store.processes.register(holdfast.ProcessRegistration(process_id, External(), event_types=list(types)))
 
 
-def sequences(events: holdfast.Page[holdfast.ProcessEvent] | tuple[holdfast.ProcessEvent, ...]) -> list[int]:
+def sequences(events: holdfast.Page[ProcessEvent] | tuple[ProcessEvent, ...]) -> list[int]:
     """Return the sequence numbers, in order."""
     return [event.sequence for event in events]
 
@@ -52,7 +63,7 @@ class EventContract(Contract):
     def test_sequences_start_at_one_and_have_no_gaps_though_appends_are_refused(
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
-        declare(store, PROGRESS, holdfast.EventType("number", schema={"type": "integer"}))
+        declare(store, PROGRESS, EventType("number", schema={"type": "integer"}))
         declare(store, PROGRESS, process_id="other")
         assert store.events.append("build", "progress", {"percent": 5}).event.sequence == 1
         with refused(bench, holdfast.InvalidRequest):
@@ -60,8 +71,8 @@ class EventContract(Contract):
         assert store.events.append("other", "progress").event.sequence == 1
         clock.advance(40)
         receipt = bench.open().events.append("build", "number", 5)
-        assert receipt == holdfast.AppendReceipt(
-            holdfast.ProcessEvent("build", 2, "number", 5, clock.now_ms()), wake=None, batch_id=None, replayed=False
+        assert receipt == AppendReceipt(
+            ProcessEvent("build", 2, "number", 5, clock.now_ms()), wake=None, batch_id=None, replayed=False
         )
         process = store.processes.get("build")
         assert process is not None
@@ -101,9 +112,9 @@ class EventContract(Contract):
     ) -> None:
         declare(store, PROGRESS, LATE)
         store.events.append("build", "progress", 1, replay_key="k1")
-        with refused(bench, holdfast.ReplayConflict) as info:
+        with refused(bench, ReplayConflict) as info:
             store.events.append("build", type, payload, replay_key="k1")
-        assert isinstance(info.value, holdfast.ReplayConflict)
+        assert isinstance(info.value, ReplayConflict)
         assert (info.value.process_id, info.value.replay_key) == ("build", "k1")
 
     def test_the_same_content_without_a_replay_key_happens_twice(self, store: BlockingStore) -> None:
@@ -140,7 +151,7 @@ class EventContract(Contract):
     def test_a_payload_that_fits_its_schema_is_given_back_as_it_was_sent(
         self, store: BlockingStore, bench: Bench, payload: dict[str, Any]
     ) -> None:
-        declare(store, holdfast.EventType("person", schema=PERSON))
+        declare(store, EventType("person", schema=PERSON))
         store.events.append("build", "person", payload)
         (event,) = bench.open().events.after("build")
         assert event.payload == payload
@@ -161,7 +172,7 @@ class EventContract(Contract):
     def test_a_payload_that_does_not_fit_says_where(
         self, store: BlockingStore, bench: Bench, payload: Any, field: str
     ) -> None:
-        declare(store, holdfast.EventType("person", schema=PERSON))
+        declare(store, EventType("person", schema=PERSON))
         with refused(bench, holdfast.InvalidRequest) as info:
             store.events.append("build", "person", payload)
         assert isinstance(info.value, holdfast.InvalidRequest)
@@ -186,7 +197,7 @@ class EventContract(Contract):
         self, store: BlockingStore, bench: Bench, schema: Any
     ) -> None:
         with refused(bench, holdfast.InvalidRequest) as info:
-            declare(store, PROGRESS, holdfast.EventType("person", schema=schema))
+            declare(store, PROGRESS, EventType("person", schema=schema))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == "event_types[1].schema"
 
@@ -207,18 +218,18 @@ class EventContract(Contract):
             threading.Thread(target=server.serve_forever, daemon=True).start()
             for ref in (f"http://127.0.0.1:{server.server_port}/schema.json", (tmp_path / "schema.json").as_uri()):
                 with refused(bench, holdfast.InvalidRequest):
-                    declare(store, holdfast.EventType("person", schema={"$ref": ref}))
+                    declare(store, EventType("person", schema={"$ref": ref}))
             server.shutdown()
         assert asked == []
 
     def test_the_schema_false_accepts_nothing_and_true_everything(self, store: BlockingStore, bench: Bench) -> None:
-        declare(store, holdfast.EventType("never", schema=False), holdfast.EventType("ever", schema=True))
+        declare(store, EventType("never", schema=False), EventType("ever", schema=True))
         with refused(bench, holdfast.InvalidRequest):
             store.events.append("build", "never", {})
         assert store.events.append("build", "ever", [None]).event.sequence == 1
 
     def test_a_hostile_pattern_does_not_hang(self, store: BlockingStore, bench: Bench) -> None:
-        declare(store, holdfast.EventType("word", schema={"type": "string", "pattern": "^(?=(a+)+$)(a|a)*b$"}))
+        declare(store, EventType("word", schema={"type": "string", "pattern": "^(?=(a+)+$)(a|a)*b$"}))
         with refused(bench, holdfast.InvalidRequest):
             store.events.append("build", "word", "a" * 40)
 
@@ -227,47 +238,47 @@ class EventContract(Contract):
     @pytest.mark.parametrize(
         ("rule", "payload", "outcome"),
         [
-            (holdfast.TerminalRule("completed"), {"n": 1}, holdfast.Completed({"n": 1})),
+            (TerminalRule("completed"), {"n": 1}, Completed({"n": 1})),
             (
-                holdfast.TerminalRule("completed"),
+                TerminalRule("completed"),
                 {"type": "success", "value": 1},
-                holdfast.Completed({"type": "success", "value": 1}),
+                Completed({"type": "success", "value": 1}),
             ),
-            (holdfast.TerminalRule("completed", holdfast.Payload()), [1], holdfast.Completed([1])),
-            (holdfast.TerminalRule("completed", holdfast.Pointer("/a/1")), {"a": [5, 6]}, holdfast.Completed(6)),
-            (holdfast.TerminalRule("completed", holdfast.Const({"ok": True})), 0, holdfast.Completed({"ok": True})),
+            (TerminalRule("completed", Payload()), [1], Completed([1])),
+            (TerminalRule("completed", Pointer("/a/1")), {"a": [5, 6]}, Completed(6)),
+            (TerminalRule("completed", Const({"ok": True})), 0, Completed({"ok": True})),
             (
-                holdfast.TerminalRule("completed", WHO_DID_WHAT),
+                TerminalRule("completed", WHO_DID_WHAT),
                 {"w": "ada"},
-                holdfast.Completed("ada did 2"),
+                Completed("ada did 2"),
             ),
-            (holdfast.TerminalRule("completed", holdfast.Present("/a")), {"a": None}, holdfast.Completed(True)),
-            (holdfast.TerminalRule("completed", holdfast.Present("/a")), {"b": 1}, holdfast.Completed(False)),
+            (TerminalRule("completed", Present("/a")), {"a": None}, Completed(True)),
+            (TerminalRule("completed", Present("/a")), {"b": 1}, Completed(False)),
             (
-                holdfast.TerminalRule("failed", holdfast.Pointer("/why")),
+                TerminalRule("failed", Pointer("/why")),
                 {"why": "no disk"},
-                holdfast.Failed("no disk", code="process_failed", failure_class="execution", raw="no disk"),
+                Failed("no disk", code="process_failed", failure_class="execution", raw="no disk"),
             ),
             (
-                holdfast.TerminalRule("failed", holdfast.Payload()),
+                TerminalRule("failed", Payload()),
                 {"errno": 28},
-                holdfast.Failed('{"errno":28}', raw={"errno": 28}),
+                Failed('{"errno":28}', raw={"errno": 28}),
             ),
             (
-                holdfast.TerminalRule("failed", holdfast.Pointer("/o")),
+                TerminalRule("failed", Pointer("/o")),
                 {"o": {"type": "failure", "message": "m", "code": "c", "class": "timeout", "raw": 3}},
-                holdfast.Failed("m", code="c", failure_class="timeout", raw=3),
+                Failed("m", code="c", failure_class="timeout", raw=3),
             ),
-            (holdfast.TerminalRule("cancelled", holdfast.Pointer("")), "bye", holdfast.Cancelled("bye", raw="bye")),
+            (TerminalRule("cancelled", Pointer("")), "bye", Cancelled("bye", raw="bye")),
             (
-                holdfast.TerminalRule("completed", holdfast.Pointer("/o")),
+                TerminalRule("completed", Pointer("/o")),
                 {"o": {"type": "success", "value": 9}},
-                holdfast.Completed(9),
+                Completed(9),
             ),
             (
-                holdfast.TerminalRule("completed", holdfast.Pointer("/o")),
+                TerminalRule("completed", Pointer("/o")),
                 {"o": {"type": "cancelled", "message": "m"}},
-                holdfast.Completed({"type": "cancelled", "message": "m"}),
+                Completed({"type": "cancelled", "message": "m"}),
             ),
         ],
         ids=[
@@ -277,9 +288,9 @@ class EventContract(Contract):
         ],
     )  # fmt: skip
     def test_a_terminal_event_ends_its_process_with_the_selected_outcome(
-        self, store: BlockingStore, rule: holdfast.TerminalRule, payload: Any, outcome: ProcessOutcome
+        self, store: BlockingStore, rule: TerminalRule, payload: Any, outcome: ProcessOutcome
     ) -> None:
-        declare(store, holdfast.EventType("over", terminal=rule))
+        declare(store, EventType("over", terminal=rule))
         event = store.events.append("build", "over", payload, replay_key="end").event
         assert event.terminal_state == rule.state
         process = store.processes.get("build")
@@ -292,29 +303,29 @@ class EventContract(Contract):
         ids=["slash", "tilde", "tilde one", "empty key", "index"],
     )
     def test_a_pointer_is_read_by_the_rules_of_json_pointers(self, store: BlockingStore, path: str, value: int) -> None:
-        rule = holdfast.TerminalRule("completed", holdfast.Pointer(path))
-        declare(store, holdfast.EventType("over", terminal=rule))
+        rule = TerminalRule("completed", Pointer(path))
+        declare(store, EventType("over", terminal=rule))
         payload = {"a/b": 1, "m~n": 2, "~1": 3, "": 4, "list": [{"x": 5}]}
         store.events.append("build", "over", payload, replay_key="end")
-        assert store.processes.wait("build", timeout_ms=0) == holdfast.Completed(value)
+        assert store.processes.wait("build", timeout_ms=0) == Completed(value)
 
     @pytest.mark.parametrize("path", ["/b", "/a/2", "/a/-", "/a/00", "/a/-1", "/a/x", "/a/0/0"])
     def test_an_event_without_the_selected_value_is_refused(
         self, store: BlockingStore, bench: Bench, path: str
     ) -> None:
-        rule = holdfast.TerminalRule("completed", holdfast.Pointer(path))
-        declare(store, holdfast.EventType("over", terminal=rule))
+        rule = TerminalRule("completed", Pointer(path))
+        declare(store, EventType("over", terminal=rule))
         with refused(bench, holdfast.InvalidRequest):
             store.events.append("build", "over", {"a": [1, 2]}, replay_key="end")
 
     @pytest.mark.parametrize(
         "selector",
         [
-            holdfast.Pointer("a"),
-            holdfast.Present("a/b"),
-            holdfast.Const(float("nan")),
-            holdfast.Template("x", {"": holdfast.Payload()}),
-            holdfast.Template("x", {"a": holdfast.Template("y", {"b": holdfast.Pointer("no slash")})}),
+            Pointer("a"),
+            Present("a/b"),
+            Const(float("nan")),
+            Template("x", {"": Payload()}),
+            Template("x", {"a": Template("y", {"b": Pointer("no slash")})}),
         ],
         ids=["pointer", "present", "const", "unnamed field", "nested"],
     )
@@ -322,7 +333,7 @@ class EventContract(Contract):
         self, store: BlockingStore, bench: Bench, selector: Selector
     ) -> None:
         with refused(bench, holdfast.InvalidRequest):
-            declare(store, holdfast.EventType("over", terminal=holdfast.TerminalRule("completed", selector)))
+            declare(store, EventType("over", terminal=TerminalRule("completed", selector)))
 
     def test_what_ends_a_process_or_asks_it_to_end_needs_a_replay_key(self, store: BlockingStore, bench: Bench) -> None:
         declare(store, OVER)
@@ -338,7 +349,7 @@ class EventContract(Contract):
             assert "pass replay_key=" in str(info.value)
 
     def test_after_the_end_only_types_declared_for_it_are_accepted(self, store: BlockingStore, bench: Bench) -> None:
-        afterlife = holdfast.EventType("again", terminal=holdfast.TerminalRule("completed"), after_terminal=True)
+        afterlife = EventType("again", terminal=TerminalRule("completed"), after_terminal=True)
         declare(store, PROGRESS, OVER, LATE, afterlife)
         kept = store.events.append("build", "progress", 1, replay_key="k1").event
         store.events.append("build", "over", "first", replay_key="end")
@@ -350,7 +361,7 @@ class EventContract(Contract):
         assert store.events.append("build", "late", "log line").event.sequence == 3
         assert store.events.append("build", "progress", 1, replay_key="k1").event == kept
         assert store.events.append("build", "over", "first", replay_key="end").replayed is True
-        assert store.processes.wait("build", timeout_ms=0) == holdfast.Completed("first")
+        assert store.processes.wait("build", timeout_ms=0) == Completed("first")
 
     def test_an_end_or_a_request_to_cancel_sent_again_under_its_key_is_a_replay(
         self, store: BlockingStore, bench: Bench
@@ -365,19 +376,19 @@ class EventContract(Contract):
                 store.events.append("build", "progress", 1, replay_key=key)
             assert isinstance(info.value, holdfast.InvalidRequest)
             assert info.value.field == "replay_key"
-        store.processes.complete("build", holdfast.Completed("done"))
+        store.processes.complete("build", Completed("done"))
         (ended,) = (one for one in store.events.after("build") if one.type == "process.completed")
         assert ended.replay_key == end
         for event in (asked, ended):
             again = store.events.append("build", event.type, event.payload, replay_key=event.replay_key)
             assert (again.event, again.replayed) == (event, True)
-        with refused(bench, holdfast.ReplayConflict):
+        with refused(bench, ReplayConflict):
             store.events.append("build", "process.completed", {"await_output": 1}, replay_key=end)
 
     # Signals and requests to cancel.
 
     def test_a_signal_is_an_event_of_its_name(self, store: BlockingStore, bench: Bench) -> None:
-        declare(store, holdfast.EventType("signal.approve", schema={"type": "object"}))
+        declare(store, EventType("signal.approve", schema={"type": "object"}))
         receipt = store.events.signal("build", "approve", {"by": "ada"}, replay_key="click-1")
         assert (receipt.event.type, receipt.event.payload) == ("signal.approve", {"by": "ada"})
         assert store.events.signal("build", "approve", {"by": "ada"}, replay_key="click-1").replayed is True
@@ -398,6 +409,6 @@ class EventContract(Contract):
         process = store.processes.get("build")
         assert process is not None
         assert (process.status, process.event_count) == ("running", 2)
-        assert store.processes.complete("build", holdfast.Cancelled("stopped")).status == "cancelled"
+        assert store.processes.complete("build", Cancelled("stopped")).status == "cancelled"
         with refused(bench, holdfast.AlreadyTerminal):
             store.events.request_cancel("build", reason="again")

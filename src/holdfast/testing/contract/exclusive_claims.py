@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.leases import OnSession, Token
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.claims import fill, ids_of
@@ -121,7 +122,7 @@ class ExclusiveClaimContract(Contract):
         wider = take(store, "w1", holding=take(store, "w1", holding=claim))
         waiting = store.queue.list("chat").items[-1]
         forgeries = {
-            "token": msgspec.structs.replace(claim, token=holdfast.Token("0" * 32)),
+            "token": msgspec.structs.replace(claim, token=Token("0" * 32)),
             "fence": msgspec.structs.replace(claim, fence=wider.fence + 1),
             "none": msgspec.structs.replace(claim, batches=()),
             "more": msgspec.structs.replace(claim, batches=(*claim.batches, waiting)),
@@ -186,7 +187,7 @@ class ExclusiveClaimContract(Contract):
         held = take(store, "w1", ttl_ms=1_000)
         asked: dict[str, Any] = {"exclusive": True}
         if how == "lease":
-            asked = {"lease": store.leases.claim(holdfast.OnSession("chat"), owner_id="w1")}
+            asked = {"lease": store.leases.claim(OnSession("chat"), owner_id="w1")}
         alone = take(store, "w1", holding=held, ttl_ms=5_000, **asked)
         assert (alone.claim_id, alone.fence, ids_of(alone)) == (held.claim_id, held.fence + 1, ids_of(held))
         assert (held.exclusive, alone.exclusive) == (False, True)
@@ -217,7 +218,7 @@ class ExclusiveClaimContract(Contract):
             fill(store, "2")
             take(store, "w2", ttl_ms=1_000)
         else:
-            store.leases.claim(holdfast.OnSession("chat"), owner_id="w2", ttl_ms=1_000)
+            store.leases.claim(OnSession("chat"), owner_id="w2", ttl_ms=1_000)
         before = bench.dump()
         assert store.queue.claim("chat", owner_id="w1", holding=held, exclusive=True) is None
         assert bench.dump() == before
@@ -256,12 +257,12 @@ class ExclusiveClaimContract(Contract):
     ) -> None:
         fill(store, "1", "2", "3", "4")
         held = take(store, "w1", ttl_ms=60_000)
-        theirs = store.leases.claim(holdfast.OnSession("chat"), owner_id="w2", ttl_ms=1_000)
+        theirs = store.leases.claim(OnSession("chat"), owner_id="w2", ttl_ms=1_000)
         assert store.queue.claim("chat", owner_id="w1", holding=held) is None
         with refused(bench, holdfast.LeaseLost):
             store.queue.claim("chat", owner_id="w1", holding=held, lease=msgspec.structs.replace(theirs, fence=7))
         clock.advance(1_000)
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=1_000)
+        lease = store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=1_000)
         wider = store.queue.claim("chat", owner_id="w1", holding=held)
         assert wider is not None
         widest = store.queue.claim("chat", owner_id="w1", holding=wider, lease=lease)
@@ -354,7 +355,7 @@ class ExclusiveClaimContract(Contract):
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         fill(store, "1", "2")
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=1_000)
+        lease = store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=1_000)
         assert store.queue.claim("chat", owner_id="w2") is None
         assert texts(take(store, "w1", lease=lease, ttl_ms=60_000).batches) == ["1"]
         store.leases.release(lease)
@@ -368,10 +369,10 @@ class ExclusiveClaimContract(Contract):
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         fill(store, "1")
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=1_000)
-        elsewhere = store.leases.claim(holdfast.OnSession("mail"), owner_id="w1")
+        lease = store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=1_000)
+        elsewhere = store.leases.claim(OnSession("mail"), owner_id="w1")
         with refused(bench, holdfast.LeaseLost):
-            take(store, "w1", lease=msgspec.structs.replace(lease, token=holdfast.Token("0" * 32)))
+            take(store, "w1", lease=msgspec.structs.replace(lease, token=Token("0" * 32)))
         with refused(bench, holdfast.LeaseLost):
             take(store, "w1", lease=msgspec.structs.replace(lease, fence=2))
         with refused(bench, holdfast.InvalidRequest):

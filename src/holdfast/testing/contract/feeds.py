@@ -49,11 +49,13 @@ class FeedContract(Contract):
         self, store: BlockingStore, clock: ManualClock
     ) -> None:
         """A changed item moves to the end of a feed, so an iteration comes to it again."""
-        note = holdfast.EventType("note", after_terminal=True)
+        note = holdfast.events.EventType("note", after_terminal=True)
         for name in "abcdef":
             store.sessions.create(name)
-            store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=[note]))
-            store.processes.complete(name, holdfast.Completed())
+            store.processes.register(
+                holdfast.ProcessRegistration(name, holdfast.processes.External(), event_types=[note])
+            )
+            store.processes.complete(name, holdfast.processes.Completed())
             clock.advance(60_000)
         seen: list[str] = []
         for one in holdfast.every(store.sessions.list, changed_since_ms=0, limit=2):

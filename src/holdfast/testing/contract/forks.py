@@ -6,6 +6,18 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.errors import NodeConflict, UnknownRef
+from holdfast.sessions import (
+    ActivePath,
+    AgentFrame,
+    Child,
+    FullGraph,
+    Graph,
+    NodesReceipt,
+    ReplaceGraph,
+    SessionMeta,
+    Unchanged,
+)
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 from holdfast.testing.contract.graph import chain, every_id, ids, loaded
@@ -37,7 +49,7 @@ class ForkContract(Contract):
                     graph=chain(*names, under=under),
                     config={"level": revision},
                     checkpoint=holdfast.Checkpoint(turn_state={"turn": revision}, execution_state=b"stack"),
-                    frames=[holdfast.AgentFrame(f"f{revision}", execution_state=b"frame")],
+                    frames=[AgentFrame(f"f{revision}", execution_state=b"frame")],
                     current_frame_id=f"f{revision}",
                     usage=[holdfast.Usage("turn", "m", input_tokens=10)],
                 )
@@ -140,9 +152,7 @@ class ForkContract(Contract):
         store.sessions.fork("source", into="named", name="Try again", owner="bob")
         opened = store.sessions.open("named")
         assert opened is not None
-        assert opened.meta() == holdfast.SessionMeta(
-            "named", "Try again", clock.now_ms(), owner="bob", relation=holdfast.Child("source")
-        )
+        assert opened.meta() == SessionMeta("named", "Try again", clock.now_ms(), owner="bob", relation=Child("source"))
         listed = store.sessions.list(parent="source")
         assert [(one.session_id, one.name, one.revision, one.node_count) for one in listed] == [
             ("plain", "plain", 1, 5),
@@ -176,7 +186,7 @@ class ForkContract(Contract):
         assert (every_id(source), every_id(fork)) == ([*shared, "s1", "s2"], [*shared, "k1", "k2", "k3"])
         assert (source.load_node("k1"), fork.load_node("s1")) == (None, None)
         assert [one.id for one in fork.nodes(newest_first=True, limit=4)] == ["k3", "k2", "k1", "c1"]
-        assert ids(loaded(fork, holdfast.ActivePath(leaf="s1"))) == []
+        assert ids(loaded(fork, ActivePath(leaf="s1"))) == []
 
     def test_nodes_of_the_source_after_the_fork_point_are_not_there(
         self, store: BlockingStore, bench: Bench, source: Session
@@ -186,7 +196,7 @@ class ForkContract(Contract):
         with refused(bench, holdfast.InvalidRequest):
             fork.commit(holdfast.Commit(graph=chain("x", under="b1")))
         with refused(bench, holdfast.InvalidRequest):
-            fork.commit(holdfast.Commit(graph=holdfast.Unchanged(leaf="c1")))
+            fork.commit(holdfast.Commit(graph=Unchanged(leaf="c1")))
 
     def test_both_branches_use_the_same_id_for_different_nodes(self, store: BlockingStore, source: Session) -> None:
         fork = store.sessions.fork("source", at="a2", into="fork")
@@ -207,9 +217,9 @@ class ForkContract(Contract):
         self, store: BlockingStore, bench: Bench, source: Session
     ) -> None:
         fork = store.sessions.fork("source", into="fork")
-        with refused(bench, holdfast.NodeConflict):
+        with refused(bench, NodeConflict):
             fork.commit(holdfast.Commit(graph=node("b1", "a2", "other")))
-        assert fork.add_nodes([holdfast.Node("b1", "a2")]) == holdfast.NodesReceipt("fork", added=0, replayed=1)
+        assert fork.add_nodes([holdfast.Node("b1", "a2")]) == NodesReceipt("fork", added=0, replayed=1)
 
     def test_a_fork_does_not_tombstone_what_it_shares(
         self, store: BlockingStore, bench: Bench, source: Session
@@ -228,7 +238,7 @@ class ForkContract(Contract):
         self, store: BlockingStore, source: Session
     ) -> None:
         fork = store.sessions.fork("source", at="a2", into="fork")
-        fork.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(chain("a1", "a2", "k").nodes, "k"))))
+        fork.commit(holdfast.Commit(graph=ReplaceGraph(Graph(chain("a1", "a2", "k").nodes, "k"))))
         assert (ids(loaded(fork)), store.maintenance.stats().nodes) == (["a1", "a2", "k"], 6)
 
     def test_turn_ids_and_revisions_of_the_branches_are_their_own(self, store: BlockingStore, source: Session) -> None:
@@ -248,8 +258,8 @@ class ForkContract(Contract):
     def test_replacing_the_graph_of_one_branch_leaves_the_other(self, store: BlockingStore, source: Session) -> None:
         first = store.sessions.fork("source", into="first")
         second = store.sessions.fork("source", into="second")
-        source.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("a1")], "a1"))))
-        first.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("z")], "z"))))
+        source.commit(holdfast.Commit(graph=ReplaceGraph(Graph([holdfast.Node("a1")], "a1"))))
+        first.commit(holdfast.Commit(graph=ReplaceGraph(Graph([holdfast.Node("z")], "z"))))
         store.maintenance.collect_garbage()
         assert (every_id(source), every_id(first)) == (["a1"], ["z"])
         assert every_id(second) == ["a1", "a2", "b1", "b2", "c1"]
@@ -257,7 +267,7 @@ class ForkContract(Contract):
         assert first.commit(holdfast.Commit(graph=chain("a1", under="z"))).revision == 3
 
     def test_a_fork_of_a_replaced_graph_sees_only_the_new_one(self, store: BlockingStore, source: Session) -> None:
-        source.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(chain("s", "a1").nodes, "a1"))))
+        source.commit(holdfast.Commit(graph=ReplaceGraph(Graph(chain("s", "a1").nodes, "a1"))))
         source.commit(holdfast.Commit(graph=chain("a2", under="a1")))
         assert every_id(store.sessions.fork("source", at="a1", into="one")) == ["s", "a1"]
         assert every_id(store.sessions.fork("source", into="two")) == ["s", "a1", "a2"]
@@ -320,12 +330,12 @@ class ForkContract(Contract):
         assert store.sessions.delete("fork").nodes == 10
 
     def test_deleting_a_fork_leaves_the_source_as_it_was(self, store: BlockingStore, source: Session) -> None:
-        before = loaded(source, holdfast.FullGraph())
+        before = loaded(source, FullGraph())
         fork = store.sessions.fork("source", into="fork")
         fork.commit(holdfast.Commit(graph=chain("k1", under="c1"), checkpoint=holdfast.Checkpoint(turn_state="mine")))
         report = store.sessions.delete("fork")
         assert (report.nodes, report.revisions, report.blobs) == (1, 2, 1)
-        assert loaded(source, holdfast.FullGraph()) == before
+        assert loaded(source, FullGraph()) == before
         assert store.maintenance.verify().findings == ()
 
     def test_deleting_the_whole_family_leaves_nothing(self, store: BlockingStore, source: Session) -> None:
@@ -360,7 +370,7 @@ class ForkContract(Contract):
         store.sessions.delete("source")
         attachment = fork.attachments.get(kept.id)
         assert (attachment.data, attachment.ref) == (b"kept", kept)
-        with pytest.raises(holdfast.UnknownRef):
+        with pytest.raises(UnknownRef):
             fork.attachments.get(draft.id)
         assert store.attachments.sweep(older_than_ms=0).deleted_objects == 0
         assert fork.attachments.get(kept.id).data == b"kept"
@@ -372,7 +382,7 @@ class ForkContract(Contract):
         source.commit(holdfast.Commit(attachments=[theirs.id]))
         assert (fork.attachments.get(ours.id).data, source.attachments.get(theirs.id).data) == (b"fork", b"source")
         for session, foreign in ((fork, theirs.id), (source, ours.id)):
-            with pytest.raises(holdfast.UnknownRef):
+            with pytest.raises(UnknownRef):
                 session.attachments.get(foreign)
 
     # Refusals.
@@ -402,7 +412,7 @@ class ForkContract(Contract):
     def test_a_fork_point_that_never_was_is_refused(
         self, store: BlockingStore, bench: Bench, source: Session, at: str | int
     ) -> None:
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             store.sessions.fork("source", at=at, into="fork")
 
     @pytest.mark.parametrize("at", [0, -1, 2**63, True, 1.5, "", b"a1"], ids=repr)
@@ -414,7 +424,7 @@ class ForkContract(Contract):
 
     def test_a_tombstoned_node_is_no_fork_point(self, store: BlockingStore, bench: Bench, source: Session) -> None:
         source.tombstone(["b1"])
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             store.sessions.fork("source", at="b1", into="fork")
 
     def test_only_a_session_that_exists_can_be_forked(

@@ -8,7 +8,12 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import NotGranted
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.grants import Grant, HandleDescriptor
+from holdfast.processes import BySession, Completed, External, Failed, Host, ProcessSessionReport, SignalWait
 from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.triggers import SubscriptionDraft
 
 A = holdfast.Scope("a")
 B = holdfast.Scope("b")
@@ -30,7 +35,7 @@ LOOK_ALIKES = [
 def start(store: BlockingStore, *process_ids: str, wake_target: holdfast.Scope | None = None) -> None:
     """Register processes."""
     for process_id in process_ids:
-        store.processes.register(holdfast.ProcessRegistration(process_id, holdfast.External(), wake_target=wake_target))
+        store.processes.register(holdfast.ProcessRegistration(process_id, External(), wake_target=wake_target))
 
 
 def held(store: BlockingStore, scope: holdfast.Scope) -> list[str]:
@@ -44,8 +49,8 @@ class GrantContract(Contract):
     def test_a_grant_is_had_listed_and_revoked(self, store: BlockingStore, bench: Bench) -> None:
         start(store, "build")
         assert store.grants.has(A, "build") is False
-        grant = store.grants.grant(A, "build", holdfast.HandleDescriptor("job", "Nightly"))
-        assert grant == holdfast.Grant(A, "build", holdfast.HandleDescriptor("job", "Nightly"))
+        grant = store.grants.grant(A, "build", HandleDescriptor("job", "Nightly"))
+        assert grant == Grant(A, "build", HandleDescriptor("job", "Nightly"))
         other = bench.open()
         assert other.grants.has(A, "build") is True
         (entry,) = other.grants.list(A)
@@ -64,10 +69,10 @@ class GrantContract(Contract):
 
     def test_granting_again_replaces_the_descriptor(self, store: BlockingStore) -> None:
         start(store, "build")
-        store.grants.grant(A, "build", holdfast.HandleDescriptor("job", "old"))
-        store.grants.grant(A, "build", holdfast.HandleDescriptor(label="new"))
+        store.grants.grant(A, "build", HandleDescriptor("job", "old"))
+        store.grants.grant(A, "build", HandleDescriptor(label="new"))
         (entry,) = store.grants.list(A)
-        assert entry.grant.descriptor == holdfast.HandleDescriptor(None, "new")
+        assert entry.grant.descriptor == HandleDescriptor(None, "new")
 
     def test_granting_writes_no_events(self, store: BlockingStore) -> None:
         start(store, "build")
@@ -81,12 +86,12 @@ class GrantContract(Contract):
     def test_a_scope_is_exactly_itself(self, store: BlockingStore) -> None:
         for number, scope in enumerate(LOOK_ALIKES):
             start(store, f"p{number}")
-            store.grants.grant(scope, f"p{number}", holdfast.HandleDescriptor(label=str(number)))
+            store.grants.grant(scope, f"p{number}", HandleDescriptor(label=str(number)))
         assert [held(store, scope) for scope in LOOK_ALIKES] == [
             ["p0"], ["p1"], ["p2"], ["p3"], ["p4"], ["p5"], ["p6"], ["p7"], ["p8"], ["p9"],
         ]  # fmt: skip
         (only,) = store.grants.of_process("p2")
-        assert only == holdfast.Grant(holdfast.Scope("a/frame:b"), "p2", holdfast.HandleDescriptor(label="2"))
+        assert only == Grant(holdfast.Scope("a/frame:b"), "p2", HandleDescriptor(label="2"))
         store.grants.revoke(A_FRAME, "p1")
         assert [held(store, scope) for scope in LOOK_ALIKES[:3]] == [["p0"], [], ["p2"]]
 
@@ -110,9 +115,9 @@ class GrantContract(Contract):
         start(store, "p1", "p2", "p3", "p4")
         for process_id in ("p4", "p1", "p3", "p2"):
             store.grants.grant(A, process_id)
-        store.processes.complete("p2", holdfast.Completed())
-        store.processes.complete("p3", holdfast.Failed("no"))
-        store.processes.set_wait("p4", holdfast.SignalWait("go", 1))
+        store.processes.complete("p2", Completed())
+        store.processes.complete("p3", Failed("no"))
+        store.processes.set_wait("p4", SignalWait("go", 1))
         assert [one.process.id for one in store.grants.list_live(A)] == ["p1", "p4"]
         assert [(one.process.id, one.process.status) for one in store.grants.list(A)] == [
             ("p1", "running"), ("p2", "completed"), ("p3", "failed"), ("p4", "running"),
@@ -120,7 +125,7 @@ class GrantContract(Contract):
 
     def test_a_process_that_ended_can_still_be_granted(self, store: BlockingStore) -> None:
         start(store, "build")
-        store.processes.complete("build", holdfast.Completed())
+        store.processes.complete("build", Completed())
         store.grants.grant(A, "build")
         assert held(store, A) == ["build"]
 
@@ -128,7 +133,7 @@ class GrantContract(Contract):
         for number in range(5):
             start(store, f"p{number}")
             store.grants.grant(A, f"p{number}")
-        store.processes.complete("p1", holdfast.Completed())
+        store.processes.complete("p1", Completed())
         first = store.grants.list(A, limit=2)
         second = store.grants.list(A, limit=2, after=first.next)
         third = store.grants.list(A, limit=2, after=second.next)
@@ -169,12 +174,12 @@ class GrantContract(Contract):
 
     def test_a_transfer_moves_handles_with_their_descriptors(self, store: BlockingStore) -> None:
         start(store, "p1", "p2", "p3")
-        seen_as = holdfast.HandleDescriptor("job", "mine")
+        seen_as = HandleDescriptor("job", "mine")
         for process_id in ("p1", "p2", "p3"):
             store.grants.grant(A, process_id, seen_as)
-        store.grants.grant(B, "p2", holdfast.HandleDescriptor("job", "was here"))
+        store.grants.grant(B, "p2", HandleDescriptor("job", "was here"))
         moved = store.grants.transfer(A, B, ["p2", "p1"])
-        assert moved == (holdfast.Grant(B, "p2", seen_as), holdfast.Grant(B, "p1", seen_as))
+        assert moved == (Grant(B, "p2", seen_as), Grant(B, "p1", seen_as))
         assert (held(store, A), held(store, B)) == (["p3"], ["p1", "p2"])
         assert [one.grant.descriptor for one in store.grants.list(B)] == [seen_as, seen_as]
 
@@ -195,9 +200,9 @@ class GrantContract(Contract):
         store.grants.grant(A, "p1")
         store.grants.grant(A, "p2")
         store.grants.grant(A_FRAME, "p3")
-        with refused(bench, holdfast.NotGranted) as info:
+        with refused(bench, NotGranted) as info:
             store.grants.transfer(A, B, process_ids)
-        assert isinstance(info.value, holdfast.NotGranted)
+        assert isinstance(info.value, NotGranted)
         assert (info.value.process_id, info.value.session_id) == (process_ids[-1], "a")
         assert (held(store, A), held(store, A_FRAME), held(store, B)) == (["p1", "p2"], ["p3"], [])
 
@@ -214,10 +219,10 @@ class GrantContract(Contract):
     def test_a_transfer_between_frames_and_to_oneself(self, store: BlockingStore, bench: Bench) -> None:
         start(store, "build")
         store.grants.grant(A, "build")
-        assert store.grants.transfer(A, A_FRAME, ["build"]) == (holdfast.Grant(A_FRAME, "build"),)
+        assert store.grants.transfer(A, A_FRAME, ["build"]) == (Grant(A_FRAME, "build"),)
         assert (held(store, A), held(store, A_FRAME)) == ([], ["build"])
         before = bench.dump()
-        assert store.grants.transfer(A_FRAME, A_FRAME, ["build"]) == (holdfast.Grant(A_FRAME, "build"),)
+        assert store.grants.transfer(A_FRAME, A_FRAME, ["build"]) == (Grant(A_FRAME, "build"),)
         assert bench.dump() == before
         assert store.grants.transfer(A, B, []) == ()
 
@@ -233,7 +238,7 @@ class GrantContract(Contract):
             (holdfast.Scope("a/frame:b"), "foreign"),
         ):  # fmt: skip
             store.grants.grant(scope, process_id)
-        store.processes.complete("ended", holdfast.Completed(1))
+        store.processes.complete("ended", Completed(1))
 
     def targets(self, store: BlockingStore) -> dict[str, holdfast.Scope | None]:
         """Return the wake target of each process."""
@@ -245,7 +250,7 @@ class GrantContract(Contract):
         self.settle(store)
         bench.clock.advance(9)
         report = store.processes.forget_session("a")
-        assert report == holdfast.ProcessSessionReport(
+        assert report == ProcessSessionReport(
             "a",
             revoked_grants=5,
             cleared_wake_targets=4,
@@ -259,12 +264,12 @@ class GrantContract(Contract):
         }  # fmt: skip
         assert [process.id for process in store.processes.list()] == ["foreign", "framed", "shared", "sole"]
         before = bench.dump()
-        assert store.processes.forget_session("a") == holdfast.ProcessSessionReport("a", 0, 0, (), ())
+        assert store.processes.forget_session("a") == ProcessSessionReport("a", 0, 0, (), ())
         assert bench.dump() == before
 
     def test_forgetting_a_session_keeps_acknowledgements(self, store: BlockingStore) -> None:
-        news = holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload()))
-        registration = holdfast.ProcessRegistration("build", holdfast.External(), event_types=[news], wake_target=A)
+        news = EventType("news", wake=WakeRule(Payload()))
+        registration = holdfast.ProcessRegistration("build", External(), event_types=[news], wake_target=A)
         store.processes.register(registration)
         for text in ("one", "two"):
             store.events.append("build", "news", text)
@@ -275,15 +280,13 @@ class GrantContract(Contract):
     def test_deleting_a_session_reports_orphaned_processes(self, store: BlockingStore, bench: Bench) -> None:
         self.settle(store)
         store.sessions.create("a")
-        for registrant in (holdfast.BySession(A), holdfast.BySession(A_FRAME), holdfast.BySession(B), holdfast.Host()):
-            store.triggers.subscribe(
-                holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External(), registrant=registrant)
-            )
+        for registrant in (BySession(A), BySession(A_FRAME), BySession(B), Host()):
+            store.triggers.subscribe(SubscriptionDraft(source_type="cron", target=External(), registrant=registrant))
         report = store.sessions.delete("a")
         assert (report.deleted, report.revoked_grants, report.cleared_wake_targets) == (True, 5, 4)
         assert (report.orphaned_process_ids, report.preserved_process_ids) == (("framed", "sole"), ("shared",))
         assert report.subscriptions == 2
-        assert [one.draft.registrant for one in store.triggers.list()] == [holdfast.BySession(B), holdfast.Host()]
+        assert [one.draft.registrant for one in store.triggers.list()] == [BySession(B), Host()]
         assert [one.scope for one in store.grants.of_process("shared")] == [B]
         assert store.processes.get("sole") is not None
         before = bench.dump()
@@ -294,9 +297,7 @@ class GrantContract(Contract):
     def test_a_session_that_was_never_made_is_deleted_with_what_it_holds(self, store: BlockingStore) -> None:
         start(store, "sole", wake_target=A)
         store.grants.grant(A, "sole")
-        store.triggers.subscribe(
-            holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External(), registrant=holdfast.BySession(A))
-        )
+        store.triggers.subscribe(SubscriptionDraft(source_type="cron", target=External(), registrant=BySession(A)))
         report = store.sessions.delete("a")
         assert (report.revoked_grants, report.cleared_wake_targets, report.subscriptions) == (1, 1, 1)
         assert report.orphaned_process_ids == ("sole",)

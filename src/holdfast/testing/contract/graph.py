@@ -8,7 +8,10 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.errors import NodeConflict, UnknownRef
+from holdfast.maintenance import VacuumReport
 from holdfast.records.graph import ReadScope
+from holdfast.sessions import ActivePath, FullGraph, Graph, NodesReceipt, ReplaceGraph, SessionView, Unchanged
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, in_background, refused
 
@@ -23,21 +26,21 @@ ANCHOR = holdfast.Node(
 )
 
 
-def loaded(session: Session, scope: ReadScope | None = None, *, at: int | None = None) -> holdfast.SessionView:
+def loaded(session: Session, scope: ReadScope | None = None, *, at: int | None = None) -> SessionView:
     """Return the view of a session that has one."""
-    view = session.load(scope or holdfast.ActivePath(), at=at)
+    view = session.load(scope or ActivePath(), at=at)
     assert view is not None
     return view
 
 
-def ids(view: holdfast.SessionView) -> list[str]:
+def ids(view: SessionView) -> list[str]:
     """Return the node ids of a view, in its order."""
     return [node.id for node in view.graph.nodes]
 
 
 def every_id(session: Session, *, at: int | None = None) -> list[str]:
     """Return the ids of all nodes that the session sees."""
-    return ids(loaded(session, holdfast.FullGraph(), at=at))
+    return ids(loaded(session, FullGraph(), at=at))
 
 
 def chain(*names: str, under: str | None = None) -> holdfast.Append:
@@ -58,15 +61,15 @@ class GraphContract(Contract):
     @pytest.mark.parametrize(
         ("scope", "expected", "leaf"),
         [
-            (holdfast.FullGraph(), ["root", "left", "right-leaf", "left-leaf"], "left-leaf"),
-            (holdfast.ActivePath(), ["root", "left", "left-leaf"], "left-leaf"),
-            (holdfast.ActivePath(leaf="right-leaf"), ["root", "right-leaf"], "right-leaf"),
-            (holdfast.ActivePath(leaf="root"), ["root"], "root"),
-            (holdfast.ActivePath(leaf="nowhere"), [], "nowhere"),
-            (holdfast.ActivePath(last=2), ["left", "left-leaf"], "left-leaf"),
-            (holdfast.ActivePath(last=9), ["root", "left", "left-leaf"], "left-leaf"),
-            (holdfast.ActivePath(last=0), [], "left-leaf"),
-            (holdfast.ActivePath(leaf="right-leaf", last=1), ["right-leaf"], "right-leaf"),
+            (FullGraph(), ["root", "left", "right-leaf", "left-leaf"], "left-leaf"),
+            (ActivePath(), ["root", "left", "left-leaf"], "left-leaf"),
+            (ActivePath(leaf="right-leaf"), ["root", "right-leaf"], "right-leaf"),
+            (ActivePath(leaf="root"), ["root"], "root"),
+            (ActivePath(leaf="nowhere"), [], "nowhere"),
+            (ActivePath(last=2), ["left", "left-leaf"], "left-leaf"),
+            (ActivePath(last=9), ["root", "left", "left-leaf"], "left-leaf"),
+            (ActivePath(last=0), [], "left-leaf"),
+            (ActivePath(leaf="right-leaf", last=1), ["right-leaf"], "right-leaf"),
         ],
         ids=["full", "path", "other-leaf", "root", "unknown-leaf", "last-2", "last-9", "last-0", "other-leaf-last"],
     )
@@ -86,12 +89,12 @@ class GraphContract(Contract):
         chat.commit(holdfast.Commit(graph=chain(*(f"n{index}" for index in range(3_000)))))
         path = ids(loaded(chat))
         assert (len(path), path[0], path[-1]) == (3_000, "n0", "n2999")
-        assert ids(loaded(chat, holdfast.ActivePath(last=2))) == ["n2998", "n2999"]
+        assert ids(loaded(chat, ActivePath(last=2))) == ["n2998", "n2999"]
 
     def test_without_a_leaf_the_path_is_empty_though_there_are_nodes(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=holdfast.Append(TREE, leaf=None)))
         view = loaded(chat)
-        assert (view.graph, view.node_count) == (holdfast.Graph((), None), 4)
+        assert (view.graph, view.node_count) == (Graph((), None), 4)
         assert len(every_id(chat)) == 4
 
     def test_the_leaf_stays_moves_and_goes_as_it_is_told(self, chat: Session) -> None:
@@ -99,9 +102,9 @@ class GraphContract(Contract):
         leaves: list[str | None] = []
         for delta in (
             holdfast.Append([holdfast.Node("late", "right-leaf")], leaf="left"),
-            holdfast.Unchanged(),
-            holdfast.Unchanged(leaf="late"),
-            holdfast.Unchanged(leaf=None),
+            Unchanged(),
+            Unchanged(leaf="late"),
+            Unchanged(leaf=None),
         ):
             chat.commit(holdfast.Commit(graph=delta))
             leaves.append(loaded(chat).graph.leaf)
@@ -130,12 +133,12 @@ class GraphContract(Contract):
     def test_a_node_that_came_later_has_no_path_in_an_earlier_revision(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=chain("n1")))
         chat.commit(holdfast.Commit(graph=chain("n2", under="n1")))
-        assert ids(loaded(chat, holdfast.ActivePath(leaf="n2"), at=1)) == []
-        assert ids(loaded(chat, holdfast.ActivePath(leaf="n2"), at=2)) == ["n1", "n2"]
+        assert ids(loaded(chat, ActivePath(leaf="n2"), at=1)) == []
+        assert ids(loaded(chat, ActivePath(leaf="n2"), at=2)) == ["n1", "n2"]
 
     def test_a_revision_that_never_was_is_refused_and_not_empty(self, chat: Session, bench: Bench) -> None:
         chat.commit(holdfast.Commit())
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             chat.load(at=2)
 
     def test_a_node_comes_back_as_it_was_sent(self, store: BlockingStore, chat: Session, clock: ManualClock) -> None:
@@ -259,19 +262,19 @@ class GraphContract(Contract):
         with refused(bench, holdfast.InvalidRequest):
             chat.add_nodes(nodes)
         with refused(bench, holdfast.InvalidRequest):
-            chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(nodes))))
+            chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph(nodes))))
 
     @pytest.mark.parametrize(
         "delta",
         [
-            holdfast.Unchanged(leaf="nowhere"),
+            Unchanged(leaf="nowhere"),
             holdfast.Append([holdfast.Node("x")], leaf="nowhere"),
-            holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("x")], leaf="root")),
+            ReplaceGraph(Graph([holdfast.Node("x")], leaf="root")),
         ],
         ids=["unchanged", "append", "replace"],
     )
     def test_a_leaf_that_is_no_node_of_the_graph_is_refused(
-        self, chat: Session, bench: Bench, delta: holdfast.Unchanged | holdfast.Append | holdfast.ReplaceGraph
+        self, chat: Session, bench: Bench, delta: Unchanged | holdfast.Append | ReplaceGraph
     ) -> None:
         chat.commit(holdfast.Commit(graph=chain("root")))
         with refused(bench, holdfast.InvalidRequest):
@@ -284,7 +287,7 @@ class GraphContract(Contract):
         with refused(bench, holdfast.InvalidRequest):
             chat.commit(holdfast.Commit(graph=chain("x", under="foreign")))
         with refused(bench, holdfast.InvalidRequest):
-            chat.commit(holdfast.Commit(graph=holdfast.Unchanged(leaf="foreign")))
+            chat.commit(holdfast.Commit(graph=Unchanged(leaf="foreign")))
 
     def test_two_sessions_use_the_same_node_ids_for_themselves(self, store: BlockingStore, chat: Session) -> None:
         other = store.sessions.create("other")
@@ -316,11 +319,11 @@ class GraphContract(Contract):
     )
     def test_a_node_id_is_never_given_other_content(self, chat: Session, bench: Bench, changed: holdfast.Node) -> None:
         chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("top"), ANCHOR], leaf="a")))
-        with refused(bench, holdfast.NodeConflict) as info:
+        with refused(bench, NodeConflict) as info:
             chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("new"), changed])))
-        assert isinstance(info.value, holdfast.NodeConflict)
+        assert isinstance(info.value, NodeConflict)
         assert (info.value.session_id, info.value.node_id) == ("chat", "a")
-        with refused(bench, holdfast.NodeConflict):
+        with refused(bench, NodeConflict):
             chat.add_nodes([changed])
 
     # Beside the path.
@@ -330,7 +333,7 @@ class GraphContract(Contract):
     ) -> None:
         chat.commit(holdfast.Commit(graph=chain("n1")))
         receipt = bench.open().sessions.handle("chat").add_nodes([holdfast.Node("hook", parent="n1", kind="note")])
-        assert receipt == holdfast.NodesReceipt("chat", added=1, replayed=0)
+        assert receipt == NodesReceipt("chat", added=1, replayed=0)
         assert (loaded(chat).revision, ids(loaded(chat)), every_id(chat)) == (1, ["n1"], ["n1", "hook"])
         assert chat.commit(holdfast.Commit(expected_revision=1, graph=chain("n2", under="hook"))).revision == 2
         assert ids(loaded(chat)) == ["n1", "hook", "n2"]
@@ -338,19 +341,17 @@ class GraphContract(Contract):
 
     def test_nodes_beside_the_path_are_added_once(self, chat: Session, clock: ManualClock) -> None:
         nodes = [holdfast.Node("a", payload=1), holdfast.Node("b", parent="a", payload=2)]
-        assert chat.add_nodes(nodes[:1]) == holdfast.NodesReceipt("chat", added=1, replayed=0)
+        assert chat.add_nodes(nodes[:1]) == NodesReceipt("chat", added=1, replayed=0)
         clock.advance(1)
-        assert chat.add_nodes(nodes) == holdfast.NodesReceipt("chat", added=1, replayed=1)
-        assert chat.add_nodes(nodes) == holdfast.NodesReceipt("chat", added=0, replayed=2)
+        assert chat.add_nodes(nodes) == NodesReceipt("chat", added=1, replayed=1)
+        assert chat.add_nodes(nodes) == NodesReceipt("chat", added=0, replayed=2)
         assert [node.id for node in chat.nodes()] == ["a", "b"]
 
     def test_writers_that_add_the_same_nodes_at_once_add_them_once(self, store: BlockingStore, bench: Bench) -> None:
         nodes = [holdfast.Node(f"n{index}", payload=index) for index in range(20)]
         handles = [bench.open().sessions.handle("chat") for _ in range(3)]
         receipts = at_once(*(lambda handle=handle: handle.add_nodes(nodes) for handle in handles))
-        counts = sorted(
-            (one.added, one.replayed) if isinstance(one, holdfast.NodesReceipt) else (-1, -1) for one in receipts
-        )
+        counts = sorted((one.added, one.replayed) if isinstance(one, NodesReceipt) else (-1, -1) for one in receipts)
         assert counts == [(0, 20), (0, 20), (20, 0)]
         assert len(store.sessions.handle("chat").nodes()) == 20
 
@@ -358,7 +359,7 @@ class GraphContract(Contract):
         session = store.sessions.handle("fresh")
         session.add_nodes([holdfast.Node("a")])
         view = loaded(session)
-        assert (view.revision, view.graph, view.node_count) == (0, holdfast.Graph((), None), 1)
+        assert (view.revision, view.graph, view.node_count) == (0, Graph((), None), 1)
         assert session.commit(holdfast.Commit(expected_revision=0, graph=chain("b", under="a"))).revision == 1
         assert ids(loaded(session)) == ["a", "b"]
 
@@ -366,11 +367,11 @@ class GraphContract(Contract):
 
     def test_a_replaced_graph_is_exactly_the_new_one(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=holdfast.Append(TREE, leaf="left-leaf")))
-        new = holdfast.Graph(
+        new = Graph(
             [holdfast.Node("summary", payload="s"), holdfast.Node("left-leaf", parent="summary", payload="other")],
             leaf="left-leaf",
         )
-        assert chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(new))).revision == 2
+        assert chat.commit(holdfast.Commit(graph=ReplaceGraph(new))).revision == 2
         view = loaded(chat)
         assert (ids(view), every_id(chat), view.node_count) == (["summary", "left-leaf"], ["summary", "left-leaf"], 2)
         assert view.graph.nodes[1].payload == "other"
@@ -378,8 +379,8 @@ class GraphContract(Contract):
 
     def test_earlier_revisions_keep_the_graph_that_was_replaced(self, store: BlockingStore, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=holdfast.Append(TREE, leaf="left-leaf")))
-        chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("root")], "root"))))
-        chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph())))
+        chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph([holdfast.Node("root")], "root"))))
+        chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph())))
         chat.commit(holdfast.Commit(graph=chain("root", "again")))
         assert store.maintenance.collect_garbage().deleted_nodes == 0
         assert [every_id(chat, at=revision) for revision in (1, 2, 3, 4)] == [
@@ -394,27 +395,27 @@ class GraphContract(Contract):
     def test_a_replaced_graph_may_be_the_old_one_grown_longer(self, chat: Session, clock: ManualClock) -> None:
         chat.commit(holdfast.Commit(graph=chain("n1", "n2")))
         clock.advance(1_000)
-        chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(chain("n1", "n2", "n3").nodes, "n3"))))
+        chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph(chain("n1", "n2", "n3").nodes, "n3"))))
         view = loaded(chat)
         assert (ids(view), view.node_count, every_id(chat, at=1)) == (["n1", "n2", "n3"], 3, ["n1", "n2"])
         assert [clock.now_ms() - (node.created_at_ms or 0) for node in view.graph.nodes] == [1_000, 1_000, 0]
 
     def test_a_replaced_graph_stands_on_its_own(self, chat: Session, bench: Bench) -> None:
         chat.commit(holdfast.Commit(graph=chain("n1", "n2")))
-        orphan = holdfast.Graph([holdfast.Node("x", parent="n1")], "x")
+        orphan = Graph([holdfast.Node("x", parent="n1")], "x")
         with refused(bench, holdfast.InvalidRequest):
-            chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(orphan)))
+            chat.commit(holdfast.Commit(graph=ReplaceGraph(orphan)))
         chat.tombstone(["n2"])
         with refused(bench, holdfast.InvalidRequest):
-            chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("n1")], "n2"))))
-        chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("x")], "x"))))
+            chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph([holdfast.Node("n1")], "n2"))))
+        chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph([holdfast.Node("x")], "x"))))
         with refused(bench, holdfast.InvalidRequest):
             chat.add_nodes([holdfast.Node("y", parent="n1")])
 
     def test_a_replaced_graph_brings_back_a_node_that_was_tombstoned(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=chain("n1", "n2")))
         chat.tombstone(["n2"])
-        chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(chain("n1", "n2").nodes, "n2"))))
+        chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph(chain("n1", "n2").nodes, "n2"))))
         assert (every_id(chat), ids(loaded(chat))) == (["n1", "n2"], ["n1", "n2"])
 
     @pytest.mark.parametrize("vacuumed", [False, True])
@@ -424,8 +425,8 @@ class GraphContract(Contract):
         chat.commit(holdfast.Commit(graph=chain("a", "b", "c")))
         chat.tombstone(["a", "b", "c"])
         if vacuumed:
-            assert store.maintenance.vacuum() == holdfast.VacuumReport(3)
-        chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("z")], "z"))))
+            assert store.maintenance.vacuum() == VacuumReport(3)
+        chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph([holdfast.Node("z")], "z"))))
         assert (every_id(chat), loaded(chat).node_count) == (["z"], 1)
         other = holdfast.Node("a", parent="z", payload="another")
         chat.commit(holdfast.Commit(graph=holdfast.Append([other], leaf="a")))
@@ -441,7 +442,7 @@ class GraphContract(Contract):
         assert chat.tombstone(["n2"]) == 0
         assert (chat.load_node("n2"), every_id(chat)) == (None, ["n1", "n3", "n4"])
         assert ([node.id for node in chat.nodes()], ids(loaded(chat))) == (["n1", "n3", "n4"], ["n3", "n4"])
-        assert ids(loaded(chat, holdfast.ActivePath(last=3))) == ["n3", "n4"]
+        assert ids(loaded(chat, ActivePath(last=3))) == ["n3", "n4"]
         assert (loaded(chat).revision, loaded(chat).graph.leaf) == (1, "n4")
 
     def test_a_tombstoned_leaf_leaves_an_empty_path(self, chat: Session) -> None:
@@ -464,10 +465,10 @@ class GraphContract(Contract):
             session.commit(holdfast.Commit(graph=chain("n1", "n2", "n3")))
         chat.tombstone(["n2"])
         other.tombstone(["n1", "n3"])
-        assert store.maintenance.vacuum("chat") == holdfast.VacuumReport(1)
-        assert store.maintenance.vacuum() == holdfast.VacuumReport(2)
-        assert store.maintenance.vacuum() == holdfast.VacuumReport(0)
-        assert store.maintenance.vacuum("nobody") == holdfast.VacuumReport(0)
+        assert store.maintenance.vacuum("chat") == VacuumReport(1)
+        assert store.maintenance.vacuum() == VacuumReport(2)
+        assert store.maintenance.vacuum() == VacuumReport(0)
+        assert store.maintenance.vacuum("nobody") == VacuumReport(0)
         assert (every_id(chat), every_id(other), ids(loaded(chat))) == (["n1", "n3"], ["n2"], ["n3"])
         assert store.maintenance.collect_garbage().deleted_nodes == 0
         assert store.maintenance.verify().findings == ()
@@ -476,9 +477,9 @@ class GraphContract(Contract):
         chat.commit(holdfast.Commit(graph=chain("n1", "n2")))
         chat.tombstone(["n2"])
         other = holdfast.Node("n2", parent="n1", payload="other")
-        with refused(bench, holdfast.NodeConflict):
+        with refused(bench, NodeConflict):
             chat.add_nodes([other])
         store.maintenance.vacuum()
         for payload in ("other", "n2", None):
-            with refused(bench, holdfast.NodeConflict):
+            with refused(bench, NodeConflict):
                 chat.commit(holdfast.Commit(graph=holdfast.Append([msgspec.structs.replace(other, payload=payload)])))

@@ -12,12 +12,14 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.errors import NodeConflict
+from holdfast.sessions import CommitReceipt, FullGraph, Graph, GraphDelta, ReplaceGraph, Unchanged
 from holdfast.testing.contract.bench import Bench, Contract
 
 PROGRAMS = int(os.environ.get("HOLDFAST_HISTORIES", "2"))
 SEED = os.environ.get("HOLDFAST_SEED") or f"{random.SystemRandom().getrandbits(48):x}"
 STEPS = 80
-REFUSALS = (holdfast.InvalidRequest, holdfast.NodeConflict, holdfast.TurnConflict)
+REFUSALS = (holdfast.InvalidRequest, NodeConflict, holdfast.TurnConflict)
 
 
 def is_left_out(parent: object) -> bool:
@@ -29,7 +31,7 @@ class Seen:
     """A session as it reads: every visible node, its leaf and its path."""
 
     def __init__(self, session: Session) -> None:
-        view = session.load(holdfast.FullGraph())
+        view = session.load(FullGraph())
         path = session.load()
         self.nodes = {} if view is None else {node.id: node for node in view.graph.nodes}
         self.leaf = None if path is None else path.graph.leaf
@@ -53,7 +55,7 @@ class Program:
         self.stores: list[BlockingStore] = [bench.open(), bench.open()]
         self.sent: dict[str, holdfast.Node] = {}
         """Every node that was ever accepted, as it was first read."""
-        self.turns: dict[tuple[str, str], tuple[holdfast.Commit, holdfast.CommitReceipt]] = {}
+        self.turns: dict[tuple[str, str], tuple[holdfast.Commit, CommitReceipt]] = {}
         self.sessions = ["s0"]
         self.accepted = self.refused = self.revived = 0
         self.made = 0
@@ -84,15 +86,15 @@ class Program:
             return new
         return replace(new, parent=None if self.rng.random() < 0.2 else self.known_id())
 
-    def delta(self) -> holdfast.GraphDelta:
+    def delta(self) -> GraphDelta:
         """Return a delta, mostly with new nodes."""
         draw = self.rng.random()
         if draw < 0.1:
-            return holdfast.Unchanged(self.known_id())
+            return Unchanged(self.known_id())
         by_id = {node.id or self.name("?"): node for node in (self.node() for _ in range(self.rng.randint(1, 3)))}
         nodes = list(by_id.values())
         if draw < 0.2:
-            return holdfast.ReplaceGraph(holdfast.Graph(nodes))
+            return ReplaceGraph(Graph(nodes))
         if draw < 0.3:
             return holdfast.Append(nodes, leaf=None if self.rng.random() < 0.2 else self.known_id())
         return holdfast.Append(nodes)
@@ -117,7 +119,7 @@ class Program:
         assert after.leaf is None or after.path[-1:] == [after.leaf], "the path does not reach its leaf"
         if isinstance(turn.graph, holdfast.Append):
             self.check_append(before, after, turn.graph)
-        elif isinstance(turn.graph, holdfast.ReplaceGraph):
+        elif isinstance(turn.graph, ReplaceGraph):
             sent = {node.payload for node in turn.graph.graph.nodes}
             assert {node.payload for node in after.nodes.values()} == sent
             assert len(after.nodes) == len(turn.graph.graph.nodes)

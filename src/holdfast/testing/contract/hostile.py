@@ -7,14 +7,21 @@ import inspect
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 import holdfast
+from holdfast.attachments import Folder
 from holdfast.blocking import BlockingStore
 from holdfast.blocking_methods import Facet
+from holdfast.errors import UnknownDelivery, UnknownRef
+from holdfast.events import EventType
+from holdfast.grants import HandleDescriptor
+from holdfast.leases import OnProcess, OnSession
+from holdfast.processes import Completed, External
+from holdfast.sessions import Graph, ReplaceGraph, Unchanged
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.hostile_calls import CALLS as EVERYDAY
 from holdfast.testing.contract.hostile_jobs import JOBS
@@ -29,40 +36,18 @@ from holdfast.testing.contract.hostile_world import (
     World,
     accept,
     deep,
+    same,
+    shown,
     targets,
     with_wrong,
 )
+from holdfast.triggers import SubscriptionDraft
 
 CALLS = [*EVERYDAY, *JOBS]
 TARGETS = targets(CALLS)
 PAGED = [call for call in CALLS if "after:cursor" in call.parts]
 DOCUMENTS = [target for target in TARGETS if target.kind.startswith("document")]
 MIB = 1024 * 1024
-
-
-def same(left: object, right: object) -> bool:
-    """Return whether two documents are equal in value and type, all the way down, in any order of keys."""
-    exact = alike(left, right)
-    if isinstance(left, dict) and isinstance(right, dict):
-        first, second = cast("dict[str, object]", left), cast("dict[str, object]", right)
-        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
-    if isinstance(left, list) and isinstance(right, list):
-        pair = cast("list[object]", left), cast("list[object]", right)
-        return len(pair[0]) == len(pair[1]) and all(same(a, b) for a, b in zip(*pair, strict=True))
-    return exact
-
-
-def alike(left: object, right: object) -> bool:
-    """Return whether two values are equal in value and type, with -0.0 apart from 0.0."""
-    return type(left) is type(right) and repr(left) == repr(right)
-
-
-def shown(value: object) -> str:
-    """Return a short name of a wrong value."""
-    try:
-        return f"{type(value).__name__} {ascii(value)[:60]}"
-    except RecursionError:
-        return f"a deep {type(value).__name__}"
 
 
 def methods(facet: object) -> dict[str, Callable[..., object]]:
@@ -129,7 +114,7 @@ class HostileInputContract(Contract):
     def test_a_cursor_of_another_listing_is_refused(self, world: World, bench: Bench, call: Call) -> None:
         for name in ("a", "b"):
             world.store.sessions.create(name)
-            world.store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
+            world.store.processes.register(holdfast.ProcessRegistration(name, External()))
         foreign = {
             "processes.list": world.store.processes.list(limit=1).next,
             "sessions.list": world.store.sessions.list(limit=1).next,
@@ -197,20 +182,20 @@ class HostileInputContract(Contract):
         }
         assert len(set(batches.values())) == len(ODD_IDS)
         for id in ODD_IDS:
-            kinds = [holdfast.EventType(id)]
-            store.processes.register(holdfast.ProcessRegistration(id, holdfast.External(id), event_types=kinds))
+            kinds = [EventType(id)]
+            store.processes.register(holdfast.ProcessRegistration(id, External(id), event_types=kinds))
             store.events.append(id, id, id, replay_key=id)
             store.grants.grant(holdfast.Scope("chat", id), id)
-            assert store.leases.claim(holdfast.OnProcess(id), owner_id=id).fence == 1
-            assert store.leases.claim(holdfast.OnSession(id), owner_id=id).fence == 1
+            assert store.leases.claim(OnProcess(id), owner_id=id).fence == 1
+            assert store.leases.claim(OnSession(id), owner_id=id).fence == 1
         assert [one.id for one in store.processes.list(limit=1_000)] == sorted(ODD_IDS, key=str.encode)
         for id in ODD_IDS:
             process = store.processes.get(id)
             assert process is not None
-            assert process.input == holdfast.External(id)
+            assert process.input == External(id)
             assert [(one.payload, one.replay_key) for one in store.events.after(id)] == [(id, id)]
             assert [one.process.id for one in store.grants.list(holdfast.Scope("chat", id))] == [id]
-            holder = store.leases.holder(holdfast.OnProcess(id))
+            holder = store.leases.holder(OnProcess(id))
             assert holder is not None
             assert holder.owner_id == id
 
@@ -225,15 +210,13 @@ class HostileInputContract(Contract):
             ("a", "a"),
             ("aa", "b"),
         ]
-        job = holdfast.External()
+        job = External()
         store.processes.register(holdfast.ProcessRegistration("job", job))
         for first, second in pairs:
             text = f"{first}|{second}"
             store.artifacts.put(first, second, text.encode())
-            store.grants.grant(holdfast.Scope(first, second), "job", holdfast.HandleDescriptor(label=text))
-            store.triggers.subscribe(
-                holdfast.SubscriptionDraft(source_type=first, source_key=second, target=job, name=text)
-            )
+            store.grants.grant(holdfast.Scope(first, second), "job", HandleDescriptor(label=text))
+            store.triggers.subscribe(SubscriptionDraft(source_type=first, source_key=second, target=job, name=text))
             store.queue.enqueue(holdfast.WorkDraft(session_id=first, source_key=second, payloads=[text]))
         occurrences: set[str] = set()
         for first, second in pairs:
@@ -255,7 +238,7 @@ class HostileInputContract(Contract):
         with tempfile.TemporaryDirectory() as outside, tempfile.TemporaryDirectory() as inside:
             victim = Path(outside) / "victim"
             victim.write_bytes(b"not yours")
-            store = bench.open(attachments=holdfast.Folder(inside))
+            store = bench.open(attachments=Folder(inside))
             session = store.sessions.create("chat")
             session.attachments.put(b"mine")
             name = f"{prefix}{victim}"
@@ -290,14 +273,14 @@ class HostileInputContract(Contract):
         assert view.checkpoint is not None
         (stored,) = view.graph.nodes
         (batch,) = store.queue.list("chat")
-        kinds = [holdfast.EventType("news")]
-        store.processes.register(holdfast.ProcessRegistration("job", holdfast.External(document), event_types=kinds))
+        kinds = [EventType("news")]
+        store.processes.register(holdfast.ProcessRegistration("job", External(document), event_types=kinds))
         store.events.append("job", "news", document)
-        store.processes.complete("job", holdfast.Completed(document))
+        store.processes.complete("job", Completed(document))
         process = store.processes.get("job")
         assert process is not None
-        assert isinstance(process.input, holdfast.External)
-        assert isinstance(process.outcome, holdfast.Completed)
+        assert isinstance(process.input, External)
+        assert isinstance(process.outcome, Completed)
         occurrence = store.triggers.record("cron", "daily", idempotency_key="1", payload=document, source=document)
         found = {
             "node": stored.payload,
@@ -375,9 +358,7 @@ class HostileInputContract(Contract):
         session = world.session
         attempts: dict[str, Callable[[], object]] = {
             "graph.nodes": lambda: session.commit(holdfast.Commit(graph=holdfast.Append(given))),
-            "graph.graph.nodes": lambda: session.commit(
-                holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(given)))
-            ),
+            "graph.graph.nodes": lambda: session.commit(holdfast.Commit(graph=ReplaceGraph(Graph(given)))),
             "nodes": lambda: session.add_nodes(given),
         }
         for prefix, attempt in attempts.items():
@@ -389,7 +370,7 @@ class HostileInputContract(Contract):
     def test_a_leaf_that_is_no_node_is_refused(self, world: World, bench: Bench) -> None:
         session = world.session
         for delta in (
-            holdfast.Unchanged("no"),
+            Unchanged("no"),
             holdfast.Append([], leaf="no"),
             holdfast.Append([holdfast.Node("x")], "no"),
         ):
@@ -433,11 +414,11 @@ class HostileInputContract(Contract):
             (holdfast.LeaseLost, lambda: store.queue.claim("chat", owner_id="w1", lease=lease)),
             (holdfast.LeaseLost, lambda: store.leases.renew(lease)),
             (holdfast.LeaseLost, lambda: store.leases.renew(process_lease)),
-            (holdfast.LeaseLost, lambda: store.processes.complete("job", holdfast.Completed(), lease=process_lease)),
-            (holdfast.UnknownDelivery, lambda: store.triggers.mark_started(delivery)),
-            (holdfast.UnknownDelivery, lambda: store.triggers.mark_failed(delivery, "no")),
+            (holdfast.LeaseLost, lambda: store.processes.complete("job", Completed(), lease=process_lease)),
+            (UnknownDelivery, lambda: store.triggers.mark_started(delivery)),
+            (UnknownDelivery, lambda: store.triggers.mark_failed(delivery, "no")),
             (
-                holdfast.UnknownRef,
+                UnknownRef,
                 lambda: session.commit(
                     holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=ref.ref("turn_state")))
                 ),

@@ -9,11 +9,33 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import holdfast
-from holdfast.records.processes import ProcessInput
+from holdfast.grants import HandleDescriptor
+from holdfast.leases import OnProcess, OnSession
+from holdfast.maintenance import Progress
+from holdfast.processes import (
+    BySession,
+    Cancelled,
+    Completed,
+    External,
+    ExternalRef,
+    Failed,
+    SessionTurn,
+    SignalWait,
+    ToolCall,
+)
+from holdfast.queue import Group
+from holdfast.sessions import ActivePath, AgentFrame, Child, Graph, ReplaceGraph, SessionMeta
+from holdfast.testing.contract.hostile_registrations import (
+    REGISTRATION,
+    SCOPE,
+    SUBSCRIPTION,
+    registration,
+    subscription,
+)
 from holdfast.testing.contract.hostile_world import DAY_MS, LARGEST, Call, World, parts
 
 
-def ignore(_: holdfast.Progress) -> None:
+def ignore(_: Progress) -> None:
     """Ignore progress."""
 
 
@@ -27,17 +49,7 @@ LEASE = "resource:record owner_id:id token:token fence:whole claimed_at_ms:whole
 LEASED = parts("lease", ":record", LEASE)
 DRAFT = "payloads:sequence payloads[0]:document source_key:id? delivery:word slot:word merge_key:word merge_key.name:id available_at_ms:whole kind:id priority:small key:id?"  # noqa: E501
 CLAIM = ":record session_id:id claim_id:id token:token fence:whole batches:sequence batches[0]:record"
-SCOPE = "session_id:id frame_id:frame?"
 SCOPED = parts("scope", ":record", SCOPE)
-TYPES = " ".join(
-    [
-        ":sequence [0]:record [0].name:id [0].schema:schema [0].after_terminal:flag [0].terminal:record?",
-        "[0].terminal.state:word [0].terminal.outcome:record [0].terminal.outcome.path:pointer [0].wake:record?",
-        "[0].wake.input:record [0].wake.input.template:text [0].wake.input.fields:mapping",
-        "[0].wake.input.fields.a:record [0].wake.input.fields.a.value:document [0].wake.when:record?",
-        "[0].wake.when.path:pointer [0].wake.dedupe:record?",
-    ]
-)
 OCCURRENCE = "source_type:id source_key:id idempotency_key:id payload:document source:document?"
 ATTACHMENT = "media_type:id width:whole? height:whole? label:text?"
 PAGE = "after:cursor? limit:page"
@@ -46,18 +58,7 @@ APPENDED = "payloads[0]:document turn_id:id? wait_ms:timeout"
 
 def draft(**fields: Any) -> holdfast.WorkDraft:
     """Return work with every field set."""
-    return holdfast.WorkDraft(payloads=[1], source_key="key", merge_key=holdfast.Group("g"), **fields)
-
-
-def event_types() -> list[holdfast.EventType]:
-    """Return one type with every field set."""
-    wake = holdfast.WakeRule(
-        input=holdfast.Template("{a}", {"a": holdfast.Const(1)}),
-        when=holdfast.Present("/a"),
-        dedupe=holdfast.Pointer("/a"),
-    )
-    rule = holdfast.TerminalRule("failed", holdfast.Pointer("/a"))
-    return [holdfast.EventType("done", schema={"type": "object"}, terminal=rule, wake=wake)]
+    return holdfast.WorkDraft(payloads=[1], source_key="key", merge_key=Group("g"), **fields)
 
 
 def a_commit(world: World) -> Mapping[str, Any]:
@@ -72,7 +73,7 @@ def a_commit(world: World) -> Mapping[str, Any]:
             graph=holdfast.Append([node()], leaf="n2"),
             checkpoint=holdfast.Checkpoint(turn_state={}, execution_state=b"", others={"memory": [1]}),
             config={},
-            frames=[holdfast.AgentFrame("f", execution_state=b"")],
+            frames=[AgentFrame("f", execution_state=b"")],
             current_frame_id="f",
             usage=[holdfast.Usage("turn", "m", 1, 1, 1, 1)],
             completes=[world.claim],
@@ -114,9 +115,9 @@ def a_replacement(world: World) -> Mapping[str, Any]:
     manifest = world.session.commit(holdfast.Commit(checkpoint=state)).manifest
     return {
         "commit": holdfast.Commit(
-            graph=holdfast.ReplaceGraph(holdfast.Graph([node("n1", parent=None)], leaf="n1")),
+            graph=ReplaceGraph(Graph([node("n1", parent=None)], leaf="n1")),
             checkpoint=holdfast.Checkpoint(turn_state=manifest.ref("turn_state")),
-            frames=[holdfast.AgentFrame("f", execution_state_ref=manifest.refs["execution_state"])],
+            frames=[AgentFrame("f", execution_state_ref=manifest.refs["execution_state"])],
         )
     }
 
@@ -130,73 +131,11 @@ REPLACEMENT = " ".join(
 )
 
 
-def registration(input: ProcessInput, **fields: Any) -> Mapping[str, Any]:
-    """Return a registration with every field set."""
-    return {
-        "registration": holdfast.ProcessRegistration(
-            "other",
-            input,
-            identity=holdfast.ProcessIdentity("kind", "label", {}),
-            event_types=event_types(),
-            provenance=holdfast.Provenance(holdfast.BySession(holdfast.Scope("chat", "f")), {}),
-            wake_target=holdfast.Scope("chat", "f"),
-            **fields,
-        )
-    }
-
-
-REGISTRATION = " ".join(
-    [
-        parts("registration", ":record id:id input:record input.metadata:document identity:record? identity.kind:id"),
-        parts("registration", "identity.label:text? identity.definition:document? provenance:record"),
-        parts("registration.event_types", TYPES),
-        parts("registration.provenance", "originator:record originator.scope:record caused_by:document?"),
-        parts("registration.provenance.originator.scope", SCOPE),
-        parts("registration.wake_target", ":record?", SCOPE),
-    ]
-)
-
-
-def subscription(_: World) -> Mapping[str, Any]:
-    """Return a subscription with every field set."""
-    return {
-        "draft": holdfast.SubscriptionDraft(
-            source_type="cron",
-            target=holdfast.Engine("lua", {}),
-            source={},
-            source_key="daily",
-            registrant=holdfast.BySession(holdfast.Scope("chat", "f")),
-            key="key",
-            name="name",
-            payload_schema={"type": "object"},
-            target_identity=holdfast.ProcessIdentity("kind", "label", {}),
-            target_label="label",
-            event_types=event_types(),
-            input_template={"a": holdfast.Fixed(1)},
-            env_ref="env",
-            wake_target=holdfast.Scope("chat", "f"),
-        )
-    }
-
-
-SUBSCRIPTION = " ".join(
-    [
-        parts("draft", ":record source_type:id target:record target.kind:id target.payload:document source:document"),
-        parts("draft", "source_key:id? key:id? name:text? payload_schema:schema target_identity:record?"),
-        parts(
-            "draft", "target_identity.kind:id target_label:text? env_ref:id? registrant:record registrant.scope:record"
-        ),
-        parts("draft", "input_template:mapping input_template.a:record input_template.a.value:document"),
-        parts("draft.registrant.scope", SCOPE),
-        parts("draft.wake_target", ":record?", SCOPE),
-        parts("draft.event_types", TYPES),
-    ]
-)
 DELIVERY = parts(
     "delivery",
     ":record occurrence:record occurrence.occurrence_id:id subscription:record subscription.subscription_id:id",
 )
-ON_SESSION = holdfast.OnSession("chat")
+ON_SESSION = OnSession("chat")
 
 
 def always(**arguments: Any) -> Callable[[World], Mapping[str, Any]]:
@@ -208,7 +147,7 @@ CALLS: list[Call] = [
     Call(
         "sessions.create",
         always(
-            session_id="new", name="n", owner="o", model="m", cwd="/", relation=holdfast.Child("chat", {"why": "test"})
+            session_id="new", name="n", owner="o", model="m", cwd="/", relation=Child("chat", {"why": "test"})
         ),
         "session_id:id name:text? owner:id? model:text? cwd:text? relation:record relation.parent_session_id:id "
         "relation.caused_by:document?",
@@ -230,13 +169,13 @@ CALLS: list[Call] = [
     Call("session.meta", always(), ""),
     Call(
         "session.save_meta",
-        always(meta=holdfast.SessionMeta("chat", "n", 0, "m", "o", "/", holdfast.Child("p", {}))),
+        always(meta=SessionMeta("chat", "n", 0, "m", "o", "/", Child("p", {}))),
         "meta:record meta.session_id:id meta.name:text meta.created_at_ms:whole meta.model:text? meta.owner:id? "
         "meta.cwd:text? meta.relation:record meta.relation.parent_session_id:id meta.relation.caused_by:document?",
     ),
     Call(
         "session.load",
-        always(scope=holdfast.ActivePath("n1", 1), at=1),
+        always(scope=ActivePath("n1", 1), at=1),
         "scope:record scope.leaf:id? scope.last:whole? at:whole1?",
     ),
     Call("session.load_node", always(node_id="n1"), "node_id:id"),
@@ -316,10 +255,10 @@ CALLS: list[Call] = [
         },
         "session_id:id timeout_ms:timeout boundary:word owner_id:id? exclusive:flag",
     ),
-    Call("processes.register", lambda _: registration(holdfast.External({})), REGISTRATION, drops="registration."),
+    Call("processes.register", lambda _: registration(External({})), REGISTRATION, drops="registration."),
     Call(
         "processes.register",
-        lambda _: registration(holdfast.ToolCall("c", "t", "n", {}, {}, {}), env_ref="env"),
+        lambda _: registration(ToolCall("c", "t", "n", {}, {}, {}), env_ref="env"),
         "registration.input.call_id:id registration.input.tool_id:id registration.input.tool_name:id "
         "registration.input.args:document registration.input.replay:document "
         "registration.input.prepared_payload:document registration.env_ref:id",
@@ -328,7 +267,7 @@ CALLS: list[Call] = [
     ),
     Call(
         "processes.register",
-        lambda _: registration(holdfast.SessionTurn({}, {}, {})),
+        lambda _: registration(SessionTurn({}, {}, {})),
         "registration.input.create_request:document registration.input.turn_input:document "
         "registration.input.output_contract:document",
         drops="registration.",
@@ -343,28 +282,28 @@ CALLS: list[Call] = [
     Call("processes.ended", always(since_ms=1, limit=1), f"since_ms:whole {PAGE}"),
     Call(
         "processes.set_external_ref",
-        lambda w: {"process_id": w.process, "ref": holdfast.ExternalRef("ci", "run", {})},
+        lambda w: {"process_id": w.process, "ref": ExternalRef("ci", "run", {})},
         "process_id:id ref:record ref.backend:id ref.id:id ref.metadata:document?",
     ),
-    Call("processes.set_wait", lambda w: {"process_id": w.process, "wait": holdfast.SignalWait("go", 1, 1)},
+    Call("processes.set_wait", lambda w: {"process_id": w.process, "wait": SignalWait("go", 1, 1)},
          "process_id:id wait:record wait.name:signal wait.ordinal:whole1 wait.since_ms:whole?"),
     Call("processes.clear_wait", lambda w: {"process_id": w.process}, "process_id:id"),
     Call(
         "processes.complete",
-        lambda w: {"process_id": w.process, "outcome": holdfast.Completed({}, {}), "lease": w.process_lease},
+        lambda w: {"process_id": w.process, "outcome": Completed({}, {}), "lease": w.process_lease},
         "process_id:id outcome:record outcome.value:document outcome.control:document? lease:record? "
         f"{parts('lease', LEASE)} lease.resource.process_id:id",
     ),
     Call(
         "processes.complete",
-        lambda w: {"process_id": w.process, "outcome": holdfast.Failed("m", raw={}, control={})},
+        lambda w: {"process_id": w.process, "outcome": Failed("m", raw={}, control={})},
         "outcome.message:message outcome.code:id outcome.failure_class:word outcome.raw:document? "
         "outcome.control:document?",
         variant=" as failed",
     ),
     Call(
         "processes.complete",
-        lambda w: {"process_id": w.process, "outcome": holdfast.Cancelled("m", {}, {})},
+        lambda w: {"process_id": w.process, "outcome": Cancelled("m", {}, {})},
         "outcome.message:message outcome.raw:document? outcome.control:document?",
         variant=" as cancelled",
     ),
@@ -418,7 +357,7 @@ CALLS: list[Call] = [
         "grants.grant",
         lambda w: {
             "scope": holdfast.Scope("chat", "f"), "process_id": w.process,
-            "descriptor": holdfast.HandleDescriptor("k", "l"),
+            "descriptor": HandleDescriptor("k", "l"),
         },
         f"{SCOPED} process_id:id descriptor:record descriptor.kind:text? descriptor.label:text?",
     ),
@@ -442,7 +381,7 @@ CALLS: list[Call] = [
     ),
     Call(
         "leases.claim",
-        lambda w: {"resource": holdfast.OnProcess(w.process), "owner_id": "w1"},
+        lambda w: {"resource": OnProcess(w.process), "owner_id": "w1"},
         "resource.process_id:id",
         variant=" on a process",
     ),
@@ -461,7 +400,7 @@ CALLS: list[Call] = [
     ),
     Call(
         "triggers.cancel",
-        always(handle="trigger:1", registrant=holdfast.BySession(holdfast.Scope("chat", "f"))),
+        always(handle="trigger:1", registrant=BySession(holdfast.Scope("chat", "f"))),
         "handle:id registrant:record registrant.scope:record registrant.scope.session_id:id "
         "registrant.scope.frame_id:frame?",
     ),

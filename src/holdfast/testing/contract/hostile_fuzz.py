@@ -18,9 +18,12 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.processes import External
+from holdfast.sessions import Root
 from holdfast.testing.contract.bench import Bench, Contract
 from holdfast.testing.contract.hostile_calls import CALLS
 from holdfast.testing.contract.hostile_world import ODD_DOCUMENTS, ODD_IDS, WRONG, Call, World, targets, with_wrong
+from holdfast.triggers import SubscriptionDraft
 
 FUZZ = int(os.environ.get("HOLDFAST_FUZZ", "150"))
 SEED = os.environ.get("HOLDFAST_SEED", "0")
@@ -56,7 +59,7 @@ ATOMS: tuple[Any, ...] = (
     float("nan"), float("inf"), "", " ", "chat", "n1", "job", "cron", "w1", "\0", "\ud800", "é" * 300, "i" * 513, b"",
     b"\xff\xfe", bytearray(b"x"), memoryview(b"abc"), Word("chat"), Number.ONE, Bag(a=1), Loose("n1"), object, object(),
     Ellipsis, range(3), frozenset({1}), "%s", "'; DROP TABLE sessions; --", "{schema}", "$1", "?1", ":now_ms", "\\",
-    holdfast.Root(), holdfast.Scope("chat"), holdfast.Node("n1"), holdfast.Commit(), holdfast.External(),
+    Root(), holdfast.Scope("chat"), holdfast.Node("n1"), holdfast.Commit(), External(),
 )  # fmt: skip
 
 
@@ -149,11 +152,9 @@ class HostileFuzzContract(Contract):
         chance = random.Random(SEED)  # noqa: S311 - a replay needs the same numbers
         for name in ("a", "b", "c"):
             store.sessions.create(name).add_nodes([holdfast.Node("n1"), holdfast.Node("n2")])
-            store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
+            store.processes.register(holdfast.ProcessRegistration(name, External()))
             store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[name]))
-            draft = holdfast.SubscriptionDraft(
-                source_type="cron", source_key="k", target=holdfast.External(), name=name
-            )
+            draft = SubscriptionDraft(source_type="cron", source_key="k", target=External(), name=name)
             store.triggers.subscribe(draft)
         store.triggers.emit("cron", "k", idempotency_key="1")
         session = store.sessions.handle("a")

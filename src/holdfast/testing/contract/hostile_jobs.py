@@ -46,7 +46,7 @@ def a_dead_batch(world: World) -> Mapping[str, Any]:
     return {"session_id": "dead", "batch_id": dead.batch_id}
 
 
-WORKER = holdfast.WorkerInfo(
+WORKER = holdfast.workers.WorkerInfo(
     "w1", host="here", pid=7, kinds=("turn",), running=("b1",), boot_id="b", pid_namespace="n", process_start="1"
 )
 
@@ -60,7 +60,7 @@ JOBS = [
         always(
             payloads=[1],
             source_key="key",
-            merge_key=holdfast.Group("g"),
+            merge_key=holdfast.queue.Group("g"),
             delivery="earliest_safe_boundary",
             slot="join",
             available_at_ms=0,

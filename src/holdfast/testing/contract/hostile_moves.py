@@ -13,8 +13,10 @@ from holdfast.testing.contract.hostile_world import Call, World, parts
 def a_process(_: World) -> Mapping[str, Any]:
     """Return a process of another store, with its log."""
     with holdfast.open_blocking("memory:") as other:
-        kinds = [holdfast.EventType("note")]
-        other.processes.register(holdfast.ProcessRegistration("moved", holdfast.External(), event_types=kinds))
+        kinds = [holdfast.events.EventType("note")]
+        other.processes.register(
+            holdfast.ProcessRegistration("moved", holdfast.processes.External(), event_types=kinds)
+        )
         other.events.append("moved", "note", "one")
         return {"process": other.processes.get("moved"), "events": list(other.events.after("moved"))}
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import holdfast
+from holdfast.leases import Lease, OnProcess
+from holdfast.processes import Abandoned, BySession, Provenance, SignalWait
 from holdfast.testing.contract.hostile_calls import LEASE
 from holdfast.testing.contract.hostile_world import Call, World, parts
 
@@ -13,10 +15,10 @@ KINDS = "kinds:sequence? kinds[0]:id"
 HELD = f"lease:record {parts('lease', LEASE)} lease.resource.process_id:id"
 
 
-def a_run(world: World) -> holdfast.Lease:
+def a_run(world: World) -> Lease:
     """Start a run, and return a lease on it."""
     process = world.store.processes.start("research", id="run-1").process
-    return world.store.leases.claim(holdfast.OnProcess(process.id), owner_id="w1")
+    return world.store.leases.claim(OnProcess(process.id), owner_id="w1")
 
 
 def a_due_run(world: World) -> Mapping[str, Any]:
@@ -35,7 +37,7 @@ RUNS = [
             "version": "1",
             "due_at_ms": 1,
             "wake_target": holdfast.Scope("chat", "f"),
-            "provenance": holdfast.Provenance(holdfast.BySession(holdfast.Scope("chat", "f")), {}),
+            "provenance": Provenance(BySession(holdfast.Scope("chat", "f")), {}),
             "recovery": "rerunnable",
         },
         "kind:id args:document id:id? version:id due_at_ms:whole? wake_target:record? wake_target.session_id:id "
@@ -56,7 +58,7 @@ RUNS = [
     Call("processes.wait_next", a_due_run, f"timeout_ms:timeout {KINDS}"),
     Call(
         "processes.suspend",
-        lambda w: {"lease": a_run(w), "seen": 0, "due_at_ms": 1, "wait": holdfast.SignalWait("go", 1, 1)},
+        lambda w: {"lease": a_run(w), "seen": 0, "due_at_ms": 1, "wait": SignalWait("go", 1, 1)},
         f"{HELD} seen:whole due_at_ms:whole? wait:record? wait.name:signal wait.ordinal:whole1 wait.since_ms:whole?",
     ),
     Call(
@@ -66,7 +68,7 @@ RUNS = [
     ),
     Call(
         "processes.complete",
-        lambda w: {"process_id": w.process, "outcome": holdfast.Abandoned("m", {})},
+        lambda w: {"process_id": w.process, "outcome": Abandoned("m", {})},
         "outcome.message:message outcome.evidence:document?",
         variant=" as abandoned",
     ),

@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import holdfast
+from holdfast.processes import Run
+from holdfast.queue import Group
+from holdfast.schedules import Schedule
 from holdfast.testing.contract.hostile_calls import PAGE
 from holdfast.testing.contract.hostile_world import Call, World, parts
+from holdfast.triggers import SubscriptionDraft
 
 WORK = (
     ":record? payloads:sequence payloads[0]:document delivery:word slot:word merge_key:word merge_key.name:id "
@@ -17,10 +21,10 @@ WORK = (
 
 def work() -> holdfast.WorkDraft:
     """Return work with every field set that a tick may have."""
-    return holdfast.WorkDraft(payloads=[1], session_id="chat", merge_key=holdfast.Group("g"), kind="report")
+    return holdfast.WorkDraft(payloads=[1], session_id="chat", merge_key=Group("g"), kind="report")
 
 
-def declared(world: World, **more: Any) -> holdfast.Schedule:
+def declared(world: World, **more: Any) -> Schedule:
     """Declare a schedule, and return it."""
     return world.store.schedules.put("nightly", "0 3 * * *", **more)
 
@@ -60,7 +64,7 @@ def due(world: World) -> Mapping[str, Any]:
 
 def undelivered(world: World) -> Mapping[str, Any]:
     """Return arguments of a wait that ends at once, because a delivery of a run is due."""
-    draft = holdfast.SubscriptionDraft(source_type="cron", source_key="runs", target=holdfast.Run("report"))
+    draft = SubscriptionDraft(source_type="cron", source_key="runs", target=Run("report"))
     world.store.triggers.subscribe(draft)
     world.store.triggers.emit("cron", "runs", idempotency_key="1")
     return {"timeout_ms": 0}
@@ -82,7 +86,7 @@ SCHEDULES = [
     ),
     Call(
         "schedules.put",
-        lambda _: {"name": "nightly", "cron": "0 3 * * *", "run": holdfast.Run("report", "2", {})},
+        lambda _: {"name": "nightly", "cron": "0 3 * * *", "run": Run("report", "2", {})},
         "run:record? run.kind:id run.version:id run.args:document",
         variant=" of a run",
     ),

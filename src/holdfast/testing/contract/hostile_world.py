@@ -14,8 +14,14 @@ from typing import Any, cast
 import msgspec
 
 import holdfast
+from holdfast.attachments import AttachmentRef
 from holdfast.blocking import BlockingStore, Session
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import Lease, OnProcess, OnSession
+from holdfast.processes import Completed, External
+from holdfast.sessions import AgentFrame, Ref, Root
 from holdfast.testing.contract.bench import Bench
+from holdfast.triggers import SubscriptionDraft, TriggerDelivery
 
 LARGEST = 2**63 - 1
 DAY_MS = 24 * 3600 * 1000
@@ -27,6 +33,31 @@ def deep(levels: int, kind: type[list[Any]] | type[dict[str, Any]] = list) -> An
     for _ in range(levels - 1):
         value = [value] if kind is list else {"in": value}
     return value
+
+
+def same(left: object, right: object) -> bool:
+    """Return whether two documents are equal in value and type, all the way down, in any order of keys."""
+    exact = alike(left, right)
+    if isinstance(left, dict) and isinstance(right, dict):
+        first, second = cast("dict[str, object]", left), cast("dict[str, object]", right)
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    if isinstance(left, list) and isinstance(right, list):
+        pair = cast("list[object]", left), cast("list[object]", right)
+        return len(pair[0]) == len(pair[1]) and all(same(a, b) for a, b in zip(*pair, strict=True))
+    return exact
+
+
+def alike(left: object, right: object) -> bool:
+    """Return whether two values are equal in value and type, with -0.0 apart from 0.0."""
+    return type(left) is type(right) and repr(left) == repr(right)
+
+
+def shown(value: object) -> str:
+    """Return a short name of a wrong value."""
+    try:
+        return f"{type(value).__name__} {ascii(value)[:60]}"
+    except RecursionError:
+        return f"a deep {type(value).__name__}"
 
 
 def endless() -> list[Any]:
@@ -74,10 +105,10 @@ WRONG: dict[str, tuple[object, ...]] = {
     "document": (
         NAN, INFINITY, -INFINITY, [NAN], {"a": {"b": INFINITY}}, 2**64, -(2**63) - 1, [10**400], 1j,
         b"bytes", {"a": bytearray()}, (1, 2), {"a": (1,)}, {1: 2}, {"a": {None: 1}}, {True: 1}, {1, 2}, object(),
-        "\ud800", {"a": ["\udfff"]}, {"\ud800": 1}, holdfast.Root(), Path("x"),
+        "\ud800", {"a": ["\udfff"]}, {"\ud800": 1}, Root(), Path("x"),
         deep(65), deep(100), deep(100, dict), deep(5_000), endless(),
     ),
-    "component": (NAN, (1, 2), {1: 2}, "\ud800", object(), deep(65), holdfast.Ref("x"), holdfast.Ref("json-sha256:00")),
+    "component": (NAN, (1, 2), {1: 2}, "\ud800", object(), deep(65), Ref("x"), Ref("json-sha256:00")),
     "ref": (7, b"x", "", "x", "json-sha256:" + "g" * 64, "text-sha256:" + "0" * 64, object()),
     "schema": (7, "text", [], NAN, {"type": 12}, {"$ref": "https://example.org/x"}, {"pattern": "("}, b"{}", object()),
     "pointer": (*NOT_TEXT, "a", "a/b", "\0", "\ud800"),
@@ -116,27 +147,27 @@ class World:
         return claim
 
     @cached_property
-    def lease(self) -> holdfast.Lease:
-        return self.store.leases.claim(holdfast.OnSession("chat"), owner_id="w1")
+    def lease(self) -> Lease:
+        return self.store.leases.claim(OnSession("chat"), owner_id="w1")
 
     @cached_property
-    def process_lease(self) -> holdfast.Lease:
-        return self.store.leases.claim(holdfast.OnProcess(self.process), owner_id="w1")
+    def process_lease(self) -> Lease:
+        return self.store.leases.claim(OnProcess(self.process), owner_id="w1")
 
     @cached_property
     def process(self) -> str:
         kinds = [
-            holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload())),
-            holdfast.EventType("signal.go"),
+            EventType("news", wake=WakeRule(input=Payload())),
+            EventType("signal.go"),
         ]
-        self.store.processes.register(holdfast.ProcessRegistration("job", holdfast.External(), event_types=kinds))
+        self.store.processes.register(holdfast.ProcessRegistration("job", External(), event_types=kinds))
         self.store.events.append("job", "news", "one")
         return "job"
 
     @cached_property
     def ended(self) -> str:
-        self.store.processes.register(holdfast.ProcessRegistration("ended", holdfast.External()))
-        self.store.processes.complete("ended", holdfast.Completed())
+        self.store.processes.register(holdfast.ProcessRegistration("ended", External()))
+        self.store.processes.complete("ended", Completed())
         return "ended"
 
     @cached_property
@@ -145,14 +176,12 @@ class World:
         return self.process
 
     @cached_property
-    def delivery(self) -> holdfast.TriggerDelivery:
-        self.store.triggers.subscribe(
-            holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
-        )
+    def delivery(self) -> TriggerDelivery:
+        self.store.triggers.subscribe(SubscriptionDraft(source_type="cron", source_key="daily", target=External()))
         return self.store.triggers.emit("cron", "daily", idempotency_key="monday").deliveries[0]
 
     @cached_property
-    def attachment(self) -> holdfast.AttachmentRef:
+    def attachment(self) -> AttachmentRef:
         return self.session.attachments.put(b"bytes")
 
 
@@ -296,7 +325,7 @@ class Breach(msgspec.Struct, frozen=True):
 
 
 STATE = holdfast.Checkpoint(turn_state=b"1234")
-FRAMES = [holdfast.AgentFrame("a"), holdfast.AgentFrame("b")]
+FRAMES = [AgentFrame("a"), AgentFrame("b")]
 BREACHES = [
     Breach({"id_bytes": 3}, "sessions.open", {"session_id": "éé"}, "session_id"),
     Breach({"text_bytes": 3}, "sessions.create", {"session_id": "s", "name": "éé"}, "name"),

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.attachments import Attachment, Folder
 from holdfast.blocking import BlockingStore, Session
+from holdfast.errors import UnknownRef
+from holdfast.sessions import Child, Unchanged
 from holdfast.testing.contract.attachments import ABC, NOW, Home, Shelf
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.outside import Door
 
-CHILD = holdfast.Child("parent")
+CHILD = Child("parent")
 NAMES_ABC = holdfast.Commit(turn_id="t1", attachments=[ABC])
 
 
@@ -37,7 +40,7 @@ class InheritanceContract(Contract):
             parent.commit(holdfast.Commit(attachments=[ABC]))
         other = home.open().sessions.handle("child")
         receipt = other.commit(NAMES_ABC)
-        assert child.attachments.get(ABC) == holdfast.Attachment(ref, b"abc")
+        assert child.attachments.get(ABC) == Attachment(ref, b"abc")
         entry = child.attachments.entry(ABC)
         assert (entry.session_id, entry.uri, entry.committed_at_ms) == ("child", f"sha256:{ABC}", NOW)
         assert child.commit(NAMES_ABC).revision == receipt.revision
@@ -66,17 +69,17 @@ class InheritanceContract(Contract):
 
     def test_only_the_parent_lends(self, home: Home, bench: Bench) -> None:
         parent, child = family(home.store)
-        grandchild = home.store.sessions.create("grandchild", relation=holdfast.Child("child"))
-        orphan = home.store.sessions.create("orphan", relation=holdfast.Child("nobody"))
+        grandchild = home.store.sessions.create("grandchild", relation=Child("child"))
+        orphan = home.store.sessions.create("orphan", relation=Child("nobody"))
         stranger = home.store.sessions.create("stranger")
         parent.attachments.put(b"abc")
         for session in (grandchild, orphan, stranger):
-            with refused(bench, holdfast.UnknownRef) as info:
+            with refused(bench, UnknownRef) as info:
                 session.commit(NAMES_ABC)
             assert ABC in str(info.value)
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             child.commit(holdfast.Commit(attachments=[ABC, "0" * 64]))
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             child.attachments.get(ABC)
         child.commit(NAMES_ABC)
         grandchild.commit(NAMES_ABC)
@@ -85,11 +88,11 @@ class InheritanceContract(Contract):
     def test_a_deleted_parent_and_bytes_that_were_never_stored_lend_nothing(self, home: Home, bench: Bench) -> None:
         parent, child = family(home.store)
         parent.attachments.record_intent(ABC, uri=f"sha256:{ABC}", byte_count=3)
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             child.commit(NAMES_ABC)
         parent.attachments.put(b"abc")
         home.store.sessions.delete("parent")
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             child.commit(NAMES_ABC)
 
     def test_a_refused_turn_takes_nothing_over(self, home: Home, bench: Bench) -> None:
@@ -99,7 +102,7 @@ class InheritanceContract(Contract):
             child.commit(holdfast.Commit(expected_revision=9, attachments=[ABC]))
         before = home.sizes()
         with refused(bench, holdfast.InvalidRequest):
-            child.commit(holdfast.Commit(graph=holdfast.Unchanged(leaf="nobody"), attachments=[ABC]))
+            child.commit(holdfast.Commit(graph=Unchanged(leaf="nobody"), attachments=[ABC]))
         assert home.sizes() == before
 
     def test_what_is_copied_has_a_limit(self, bench: Bench) -> None:
@@ -121,7 +124,7 @@ class InheritanceContract(Contract):
     def door(self, request: pytest.FixtureRequest, tmp_path: Path) -> Door:
         """A place for bytes with hooks."""
         folder = tmp_path / "bytes"
-        return Door(Shelf() if request.param == "port" else holdfast.Folder(folder), folder)
+        return Door(Shelf() if request.param == "port" else Folder(folder), folder)
 
     def test_bytes_outside_are_read_without_holding_up_a_call(self, bench: Bench, door: Door) -> None:
         store, other = bench.open(attachments=door), bench.open(attachments=door)
@@ -137,7 +140,7 @@ class InheritanceContract(Contract):
         parent, child = family(store)
         parent.attachments.put(b"abc")
         door.before_get.append(lambda: other.sessions.handle("parent").attachments.forget(ABC))
-        with pytest.raises(holdfast.UnknownRef):
+        with pytest.raises(UnknownRef):
             child.commit(NAMES_ABC)
         assert (child.load(), len(child.attachments.list()), door.names()) == (None, 0, [])
 

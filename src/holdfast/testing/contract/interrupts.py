@@ -55,7 +55,7 @@ class InterruptContract(Contract):
         assert claim is not None
         store.queue.complete(claim)
         assert session.interrupt() == ()
-        assert store.leases.holder(holdfast.OnSession("chat")) is None
+        assert store.leases.holder(holdfast.leases.OnSession("chat")) is None
 
     def test_a_job_goes_on(self, store: BlockingStore) -> None:
         store.queue.enqueue(work("mail", kind="send-mail"))
@@ -94,7 +94,7 @@ class InterruptContract(Contract):
         session = store.sessions.handle("chat")
         session.interrupt()
         assert store.queue.claim_next(owner_id="w2", exclusive=True) is None
-        resource = holdfast.OnSession("chat")
+        resource = holdfast.leases.OnSession("chat")
         with refused(bench, holdfast.LeaseHeld):
             store.leases.claim(resource, owner_id="w2")
         lease = store.leases.claim(resource, owner_id="w1", ttl_ms=RESERVED_MS)
@@ -113,7 +113,7 @@ class InterruptContract(Contract):
         assert store.queue.claim_next(owner_id="w2", exclusive=True) is not None, "the reservation ends by itself"
 
     def test_a_lease_that_is_held_already_stays(self, store: BlockingStore) -> None:
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1")
+        lease = store.leases.claim(holdfast.leases.OnSession("chat"), owner_id="w1")
         store.queue.enqueue(work("poem"))
         assert store.queue.claim("chat", owner_id="w1", lease=lease) is not None
         session = store.sessions.handle("chat")

@@ -47,7 +47,7 @@ class JobFailureContract(Contract):
         assert texts(next_of(store).batches) == ["3"]
 
     def test_an_exclusive_claim_takes_what_stands_before_work_in_back_off_alone(self, store: BlockingStore) -> None:
-        fill(store, "1", "2", "3", merge_key=holdfast.Group("g"))
+        fill(store, "1", "2", "3", merge_key=holdfast.queue.Group("g"))
         both = take(store, max_batches=1)
         other = take(store, "w2", max_batches=1)
         store.queue.abandon(both)
@@ -82,7 +82,7 @@ class JobFailureContract(Contract):
         assert store.queue.cancel("chat", first) is None
 
     def test_each_batch_of_a_claim_has_attempts_of_its_own(self, store: BlockingStore) -> None:
-        group = holdfast.Group("g")
+        group = holdfast.queue.Group("g")
         fill(store, "1", merge_key=group)
         store.queue.fail(next_of(store), "once")
         fill(store, "2", merge_key=group)

@@ -9,6 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import UnknownBatch
+from holdfast.leases import OnSession
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.claims import fill
@@ -71,7 +73,7 @@ class JobWaitContract(Contract):
             acts[cause] = lambda: other.queue.retry("chat", batch_id)
         elif cause == "lease":
             fill(store, "1")
-            lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=HOUR_MS)
+            lease = store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=HOUR_MS)
             acts[cause] = lambda: other.leases.release(lease)
         elif cause in FREEING:
             fill(store, "1", "2")
@@ -105,7 +107,7 @@ class JobWaitContract(Contract):
         if cause in {"claim", "exclusive"}:
             next_of(store, ttl_ms=HOUR_MS, exclusive=cause == "exclusive")
         elif cause == "lease":
-            store.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=HOUR_MS)
+            store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=HOUR_MS)
         elif cause == "back-off":
             store.queue.fail(next_of(store), "broke", retry_in_ms=HOUR_MS)
         waiting = in_background(lambda: store.queue.wait_next(timeout_ms=WAIT_MS, exclusive=True))
@@ -146,9 +148,9 @@ class JobWaitContract(Contract):
         with refused(bench, holdfast.WaitTimeout):
             store.queue.wait_settled("chat", batch_id, timeout_ms=1)
         for session_id, name in (("chat", "batch:unknown"), ("never", batch_id)):
-            with refused(bench, holdfast.UnknownBatch) as info:
+            with refused(bench, UnknownBatch) as info:
                 store.queue.wait_settled(session_id, name, timeout_ms=1)
-            assert isinstance(info.value, holdfast.UnknownBatch)
+            assert isinstance(info.value, UnknownBatch)
             assert (info.value.session_id, info.value.batch_id) == (session_id, name)
 
     # Bad input.

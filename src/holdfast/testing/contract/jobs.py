@@ -10,6 +10,8 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.leases import OnSession, Token
+from holdfast.queue import Group, WorkReceipt
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.claims import fill, forged, ids_of
@@ -143,7 +145,7 @@ class JobContract(Contract):
         assert texts(next_of(store, kinds=["mail"]).batches) == ["mail"]
 
     def test_batches_of_different_kinds_are_not_claimed_together(self, store: BlockingStore) -> None:
-        group = holdfast.Group("g")
+        group = Group("g")
         for name, kind in (("1", "turn"), ("2", "turn"), ("3", "mail")):
             store.queue.enqueue(work(name, merge_key=group, kind=kind))
         assert texts(next_of(store).batches) == ["1", "2"]
@@ -187,13 +189,13 @@ class JobContract(Contract):
 
     def test_a_session_under_a_lease_is_left_to_its_holder(self, store: BlockingStore, clock: ManualClock) -> None:
         fill(store, "1")
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=1_000)
+        lease = store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=1_000)
         assert store.queue.claim_next(owner_id="w1") is None
         assert store.queue.claim_next(owner_id="w2") is None
         store.leases.release(lease)
         claim = next_of(store, "w2")
         store.queue.abandon(claim)
-        store.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=1_000)
+        store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=1_000)
         assert store.queue.claim_next(owner_id="w2") is None
         clock.advance(1_000)
         assert next_of(store, "w2").fence == 2
@@ -265,7 +267,7 @@ class JobContract(Contract):
         claim = next_of(store)
         clock.advance(5)
         receipt = store.queue.complete(claim)
-        assert receipt == holdfast.WorkReceipt("chat", claim.claim_id, (batch_id,), clock.now_ms(), None)
+        assert receipt == WorkReceipt("chat", claim.claim_id, (batch_id,), clock.now_ms(), None)
         batch = store.queue.get("chat", batch_id)
         assert batch is not None
         assert (batch.state, batch.settled_at_ms, batch.settled_revision) == ("completed", clock.now_ms(), None)
@@ -278,7 +280,7 @@ class JobContract(Contract):
     def test_completing_again_gives_the_same_receipt_after_any_time(
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
-        fill(store, "1", "2", merge_key=holdfast.Group("g"))
+        fill(store, "1", "2", merge_key=Group("g"))
         claim = next_of(store)
         receipt = store.queue.complete(claim)
         clock.advance(HOUR_MS)
@@ -310,12 +312,12 @@ class JobContract(Contract):
     def test_a_claim_that_does_not_hold_settles_nothing(
         self, store: BlockingStore, bench: Bench, clock: ManualClock, call: str, wrong: str
     ) -> None:
-        fill(store, "1", "2", merge_key=holdfast.Group("g"))
+        fill(store, "1", "2", merge_key=Group("g"))
         fill(store, "3")
         claim = next_of(store, ttl_ms=1_000)
         ids = ids_of(claim)
         lost: Any = {
-            "token": lambda: forged(claim, token=holdfast.Token("0" * 32)),
+            "token": lambda: forged(claim, token=Token("0" * 32)),
             "fence": lambda: forged(claim, fence=2),
             "claim": lambda: forged(claim, claim_id="claim:9:1"),
             "fewer": lambda: forged(claim, batch_ids=ids[:1]),

@@ -9,12 +9,14 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.leases import Lease, LeaseHolder, OnProcess, OnSession, Token
+from holdfast.processes import Completed, External
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 
-Resource: TypeAlias = holdfast.OnSession | holdfast.OnProcess
-BUILD = holdfast.OnProcess("build")
-CHAT = holdfast.OnSession("chat")
+Resource: TypeAlias = OnSession | OnProcess
+BUILD = OnProcess("build")
+CHAT = OnSession("chat")
 on_both = pytest.mark.parametrize("resource", [CHAT, BUILD], ids=["session", "process"])
 
 
@@ -23,7 +25,7 @@ class LeaseContract(Contract):
 
     @pytest.fixture(autouse=True)
     def _process(self, store: BlockingStore) -> None:
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration("build", External()))
 
     @on_both
     def test_a_live_lease_keeps_other_owners_out(
@@ -84,7 +86,7 @@ class LeaseContract(Contract):
         lease = store.leases.claim(resource, owner_id="w1")
         assert (lease.resource, lease.owner_id, lease.fence) == (resource, "w1", 1)
         assert (lease.claimed_at_ms, lease.expires_at_ms) == (clock.now_ms(), clock.now_ms() + 900_000)
-        assert bench.open().leases.holder(resource) == holdfast.LeaseHolder(
+        assert bench.open().leases.holder(resource) == LeaseHolder(
             resource, "w1", 1, clock.now_ms(), clock.now_ms() + 900_000
         )
 
@@ -109,31 +111,31 @@ class LeaseContract(Contract):
             lambda: handles["w1"].leases.claim(resource, owner_id="w1"),
             lambda: handles["w2"].leases.claim(resource, owner_id="w2"),
         )
-        (lease,) = [one for one in outcomes if isinstance(one, holdfast.Lease)]
+        (lease,) = [one for one in outcomes if isinstance(one, Lease)]
         (loser,) = [one for one in outcomes if isinstance(one, holdfast.LeaseHeld)]
         assert (loser.owner, lease.fence) == (lease.owner_id, 1)
         assert loser.retryable is True
 
     def test_leases_of_different_things_do_not_meet(self, store: BlockingStore) -> None:
-        store.processes.register(holdfast.ProcessRegistration("chat", holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration("chat", External()))
         claims = [
             store.leases.claim(CHAT, owner_id="w1"),
-            store.leases.claim(holdfast.OnProcess("chat"), owner_id="w2"),
+            store.leases.claim(OnProcess("chat"), owner_id="w2"),
             store.leases.claim(BUILD, owner_id="w3"),
-            store.leases.claim(holdfast.OnSession("build"), owner_id="w4"),
+            store.leases.claim(OnSession("build"), owner_id="w4"),
         ]
         holders = [store.leases.holder(claim.resource) for claim in claims]
         assert [None if one is None else one.owner_id for one in holders] == ["w1", "w2", "w3", "w4"]
 
     def test_an_unknown_process_cannot_be_leased(self, store: BlockingStore, bench: Bench) -> None:
         with refused(bench, holdfast.UnknownProcess):
-            store.leases.claim(holdfast.OnProcess("nobody"), owner_id="w1")
-        assert store.leases.holder(holdfast.OnProcess("nobody")) is None
+            store.leases.claim(OnProcess("nobody"), owner_id="w1")
+        assert store.leases.holder(OnProcess("nobody")) is None
 
     @pytest.mark.parametrize(
         ("resource", "owner_id", "ttl_ms"),
         [
-            (holdfast.OnProcess(""), "w1", 1), (holdfast.OnSession("a\0"), "w1", 1), (BUILD, " ", 1), (BUILD, "w1", 0),
+            (OnProcess(""), "w1", 1), (OnSession("a\0"), "w1", 1), (BUILD, " ", 1), (BUILD, "w1", 0),
             (BUILD, "w1", -1), (BUILD, "w1", 7 * 24 * 3_600_000 + 1), (BUILD, "w1", True),
         ],
         ids=["blank process", "NUL", "blank owner", "no time", "negative time", "more than a week", "a flag"],
@@ -198,7 +200,7 @@ class LeaseContract(Contract):
         live = store.leases.claim(resource, owner_id="w1")
         before = bench.dump()
         assert store.leases.release(stale) is False
-        assert store.leases.release(msgspec.structs.replace(live, token=holdfast.Token("0" * 32))) is False
+        assert store.leases.release(msgspec.structs.replace(live, token=Token("0" * 32))) is False
         assert bench.dump() == before
         assert store.leases.renew(live).fence == 2
 
@@ -237,11 +239,11 @@ class LeaseContract(Contract):
         self, store: BlockingStore, clock: ManualClock
     ) -> None:
         assert [store.leases.claim(BUILD, owner_id="w1").fence for _ in range(3)] == [1, 2, 3]
-        store.processes.complete("build", holdfast.Completed())
+        store.processes.complete("build", Completed())
         clock.advance(1_000)
         store.maintenance.prune(holdfast.RetentionPolicy(terminal_processes_older_than_ms=0))
         assert store.processes.get("build") is None
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration("build", External()))
         assert store.leases.claim(BUILD, owner_id="w1").fence > 3
 
     def test_a_session_that_is_deleted_and_made_anew_starts_above_its_old_fence(

@@ -9,12 +9,14 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.events import EventType, ProcessEvent, TerminalRule
+from holdfast.processes import Completed, External
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 
 PATIENCE_MS = PATIENCE_S * 1_000
 
 
-def sequences(events: holdfast.Page[holdfast.ProcessEvent] | tuple[holdfast.ProcessEvent, ...]) -> list[int]:
+def sequences(events: holdfast.Page[ProcessEvent] | tuple[ProcessEvent, ...]) -> list[int]:
     """Return the sequence numbers, in order."""
     return [event.sequence for event in events]
 
@@ -25,12 +27,12 @@ class LogContract(Contract):
     @pytest.fixture(autouse=True)
     def _process(self, store: BlockingStore) -> None:
         kinds = [
-            holdfast.EventType("ping"),
-            holdfast.EventType("pong"),
-            holdfast.EventType("over", terminal=holdfast.TerminalRule("completed")),
-            holdfast.EventType("late", after_terminal=True),
+            EventType("ping"),
+            EventType("pong"),
+            EventType("over", terminal=TerminalRule("completed")),
+            EventType("late", after_terminal=True),
         ]
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds))
+        store.processes.register(holdfast.ProcessRegistration("build", External(), event_types=kinds))
 
     def fill(self, store: BlockingStore, *types: str) -> None:
         """Append events of these types, numbered."""
@@ -149,7 +151,7 @@ class LogContract(Contract):
             bench.parked()
             store.events.append("build", "ping", number)
         bench.parked()
-        store.processes.complete("build", holdfast.Completed("done"))
+        store.processes.complete("build", Completed("done"))
         store.events.append("build", "late", "after the end")
         seen = following.result(PATIENCE_S)
         assert [(event.sequence, event.type) for event in seen] == [

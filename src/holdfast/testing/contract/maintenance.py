@@ -9,9 +9,13 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.maintenance import GarbageReport, PruneReport, Stats, VacuumReport, VerifyReport
+from holdfast.processes import Completed, External
+from holdfast.sessions import AgentFrame, FullGraph, Graph, ReplaceGraph
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 from holdfast.testing.contract.queue import settle, take, texts, work
+from holdfast.triggers import SubscriptionDraft
 
 EVERYTHING = holdfast.RetentionPolicy(
     keep_revisions=1, settled_batches_older_than_ms=0, terminal_processes_older_than_ms=0, occurrences_older_than_ms=0
@@ -40,11 +44,11 @@ def turn_state(session: Session, at: int | None = None) -> Any:
 
 def process(store: BlockingStore, name: str, *, ended: bool) -> None:
     """Register a process with one event of its own."""
-    note = holdfast.EventType("note")
-    store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=[note]))
+    note = holdfast.events.EventType("note")
+    store.processes.register(holdfast.ProcessRegistration(name, External(), event_types=[note]))
     store.events.append(name, "note", 1)
     if ended:
-        store.processes.complete(name, holdfast.Completed())
+        store.processes.complete(name, Completed())
 
 
 def prunable(store: BlockingStore, clock: ManualClock) -> None:
@@ -70,12 +74,12 @@ class MaintenanceContract(Contract):
         session = store.sessions.create("chat")
         nodes = [holdfast.Node("n1", payload="open"), holdfast.Node("n2", parent="n1", payload="sesame street")]
         session.commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf="n2")))
-        assert store.maintenance.vacuum() == holdfast.VacuumReport(0)
+        assert store.maintenance.vacuum() == VacuumReport(0)
         assert session.tombstone(["n2"]) == 1
         assert "sesame street" in repr(bench.dump())
-        assert store.maintenance.vacuum() == holdfast.VacuumReport(1)
+        assert store.maintenance.vacuum() == VacuumReport(1)
         assert "sesame street" not in repr(bench.dump())
-        assert store.maintenance.vacuum() == holdfast.VacuumReport(0)
+        assert store.maintenance.vacuum() == VacuumReport(0)
         assert session.load_node("n2") is None
         found = session.load_node("n1")
         assert found is not None
@@ -87,7 +91,7 @@ class MaintenanceContract(Contract):
         session.add_nodes([holdfast.Node("n1", payload="old")])
         session.tombstone(["n1"])
         store.maintenance.vacuum()
-        with refused(bench, holdfast.NodeConflict):
+        with refused(bench, holdfast.errors.NodeConflict):
             session.add_nodes([holdfast.Node("n1", payload="new")])
 
     def test_a_vacuum_of_one_session_leaves_the_others(self, store: BlockingStore, bench: Bench) -> None:
@@ -95,10 +99,10 @@ class MaintenanceContract(Contract):
             session = store.sessions.create(name)
             session.add_nodes([holdfast.Node("n1", payload=f"secret of {name}")])
             session.tombstone(["n1"])
-        assert store.maintenance.vacuum("nobody") == holdfast.VacuumReport(0)
-        assert store.maintenance.vacuum("chat") == holdfast.VacuumReport(1)
+        assert store.maintenance.vacuum("nobody") == VacuumReport(0)
+        assert store.maintenance.vacuum("chat") == VacuumReport(1)
         assert "secret of mail" in repr(bench.dump())
-        assert store.maintenance.vacuum() == holdfast.VacuumReport(1)
+        assert store.maintenance.vacuum() == VacuumReport(1)
         store.sessions.delete("chat")
         with refused(bench, holdfast.SessionDeleted):
             store.maintenance.vacuum("chat")
@@ -109,7 +113,7 @@ class MaintenanceContract(Contract):
         session = store.sessions.create("chat")
         turns(session, 1, 2, 3)
         before = bench.dump()
-        assert store.maintenance.collect_garbage() == holdfast.GarbageReport(
+        assert store.maintenance.collect_garbage() == GarbageReport(
             roots=3, retained_blobs=3, deleted_blobs=0, deleted_bytes=0
         )
         assert bench.dump() == before
@@ -131,7 +135,7 @@ class MaintenanceContract(Contract):
         session = store.sessions.create("chat")
         session.commit(
             holdfast.Commit(
-                frames=[holdfast.AgentFrame("f1", execution_state=b"stack of f1")],
+                frames=[AgentFrame("f1", execution_state=b"stack of f1")],
                 current_frame_id="f1",
                 config={"model": "m"},
                 checkpoint=holdfast.Checkpoint(execution_state=b"stack", others={"memory": [1]}),
@@ -160,7 +164,7 @@ class MaintenanceContract(Contract):
         assert view is not None
         assert view.checkpoint is not None
         assert view.checkpoint.execution_state == b"s"
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, holdfast.errors.UnknownRef):
             session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(tool_state=first.manifest.ref("tool_state"))))
 
     def test_what_a_fork_needs_survives_its_source(self, store: BlockingStore) -> None:
@@ -182,16 +186,16 @@ class MaintenanceContract(Contract):
     def test_replaced_nodes_go_when_no_revision_shows_them_any_more(self, store: BlockingStore) -> None:
         session = store.sessions.create("chat")
         turns(session, 1, 2)
-        new = holdfast.Graph([holdfast.Node("m1", payload="new")], leaf="m1")
-        session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(new)))
+        new = Graph([holdfast.Node("m1", payload="new")], leaf="m1")
+        session.commit(holdfast.Commit(graph=ReplaceGraph(new)))
         assert store.maintenance.collect_garbage().deleted_nodes == 0
-        view = session.load(holdfast.FullGraph(), at=2)
+        view = session.load(FullGraph(), at=2)
         assert view is not None
         assert [node.id for node in view.graph.nodes] == ["n1", "n2"]
         store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
         assert store.maintenance.collect_garbage().deleted_nodes == 2
         assert store.maintenance.stats().nodes == 1
-        view = session.load(holdfast.FullGraph())
+        view = session.load(FullGraph())
         assert view is not None
         assert [node.id for node in view.graph.nodes] == ["m1"]
         assert store.maintenance.verify().ok
@@ -200,7 +204,7 @@ class MaintenanceContract(Contract):
         source = store.sessions.create("source")
         turns(source, 1, 2)
         fork = store.sessions.fork("source", at=1, into="fork")
-        source.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph())))
+        source.commit(holdfast.Commit(graph=ReplaceGraph(Graph())))
         store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
         assert store.maintenance.collect_garbage().deleted_nodes == 1
         found = fork.load_node("n1")
@@ -263,7 +267,7 @@ class MaintenanceContract(Contract):
     ) -> None:
         prunable(store, clock)
         before = bench.dump()
-        assert store.maintenance.prune(holdfast.RetentionPolicy()) == holdfast.PruneReport(dry_run=False)
+        assert store.maintenance.prune(holdfast.RetentionPolicy()) == PruneReport(dry_run=False)
         assert bench.dump() == before
 
     @pytest.mark.parametrize(
@@ -292,12 +296,12 @@ class MaintenanceContract(Contract):
         prunable(store, clock)
         before = bench.dump()
         dry = store.maintenance.prune(holdfast.RetentionPolicy(**policy), dry_run=True)
-        assert dry == holdfast.PruneReport(dry_run=True, **expected)
+        assert dry == PruneReport(dry_run=True, **expected)
         assert bench.dump() == before
         real = store.maintenance.prune(holdfast.RetentionPolicy(**policy))
-        assert real == holdfast.PruneReport(dry_run=False, **expected)
+        assert real == PruneReport(dry_run=False, **expected)
         again = store.maintenance.prune(holdfast.RetentionPolicy(**policy))
-        assert again == holdfast.PruneReport(dry_run=False)
+        assert again == PruneReport(dry_run=False)
         assert store.maintenance.verify().ok
 
     @pytest.mark.parametrize(
@@ -331,7 +335,7 @@ class MaintenanceContract(Contract):
         assert report.revisions == 2
         assert [entry.revision for entry in chat.history()] == [3, 4]
         assert [entry.revision for entry in mail.history()] == [1]
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, holdfast.errors.UnknownRef):
             chat.load(at=2)
         view = chat.load()
         assert view is not None
@@ -373,37 +377,35 @@ class MaintenanceContract(Contract):
         process(store, "running", ended=False)
         process(store, "ended", ended=False)
         store.grants.grant(holdfast.Scope("chat"), "ended")
-        lease = store.leases.claim(holdfast.OnProcess("ended"), owner_id="w1")
+        lease = store.leases.claim(holdfast.leases.OnProcess("ended"), owner_id="w1")
         store.leases.release(lease)
-        lease = store.leases.claim(holdfast.OnProcess("ended"), owner_id="w1")
-        store.processes.complete("ended", holdfast.Completed(), lease=lease)
+        lease = store.leases.claim(holdfast.leases.OnProcess("ended"), owner_id="w1")
+        store.processes.complete("ended", Completed(), lease=lease)
         clock.advance(1_000)
         report = store.maintenance.prune(holdfast.RetentionPolicy(terminal_processes_older_than_ms=0))
         assert (report.processes, report.events) == (1, 2)
         assert store.processes.get("running") is not None
         assert store.processes.get("ended") is None
         assert len(store.grants.list(holdfast.Scope("chat"))) == 0
-        store.processes.register(holdfast.ProcessRegistration("ended", holdfast.External({"another": True})))
-        again = store.leases.claim(holdfast.OnProcess("ended"), owner_id="w2")
+        store.processes.register(holdfast.ProcessRegistration("ended", External({"another": True})))
+        again = store.leases.claim(holdfast.leases.OnProcess("ended"), owner_id="w2")
         assert (lease.fence, again.fence) == (2, 3)
         assert store.leases.release(lease) is False
 
     def test_a_session_lease_made_anew_after_deletion_has_a_higher_fence(self, store: BlockingStore) -> None:
         store.sessions.create("chat")
-        fences = [store.leases.claim(holdfast.OnSession("chat"), owner_id="w1").fence for _ in range(2)]
+        fences = [store.leases.claim(holdfast.leases.OnSession("chat"), owner_id="w1").fence for _ in range(2)]
         store.sessions.delete("chat")
         store.maintenance.prune(EVERYTHING)
         store.maintenance.collect_garbage()
         store.sessions.create("chat")
-        fences.append(store.leases.claim(holdfast.OnSession("chat"), owner_id="w1").fence)
+        fences.append(store.leases.claim(holdfast.leases.OnSession("chat"), owner_id="w1").fence)
         assert fences == [1, 2, 3]
 
     def test_an_occurrence_with_an_open_delivery_is_kept(self, store: BlockingStore, clock: ManualClock) -> None:
-        store.triggers.subscribe(
-            holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
-        )
+        store.triggers.subscribe(SubscriptionDraft(source_type="cron", source_key="daily", target=External()))
         started, open_ = (store.triggers.emit("cron", "daily", idempotency_key=day) for day in ("mon", "tue"))
-        store.processes.register(holdfast.registration_for(started.deliveries[0]))
+        store.processes.register(holdfast.triggers.registration_for(started.deliveries[0]))
         clock.advance(1_000)
         report = store.maintenance.prune(holdfast.RetentionPolicy(occurrences_older_than_ms=0))
         assert (report.occurrences, report.deliveries) == (1, 1)
@@ -427,7 +429,7 @@ class MaintenanceContract(Contract):
             if step.complete:
                 break
         assert total == 9
-        assert store.maintenance.prune(EVERYTHING, dry_run=True) == holdfast.PruneReport(dry_run=True)
+        assert store.maintenance.prune(EVERYTHING, dry_run=True) == PruneReport(dry_run=True)
         assert store.maintenance.verify().ok
 
     # Looking.
@@ -438,8 +440,8 @@ class MaintenanceContract(Contract):
         counted = {name: value for name, value in _fields(stats).items() if value not in (0, None)}
         assert set(counted) <= {"schema_version", "bytes_on_disk"}
         assert (stats.bytes_on_disk is None) == (bench.durability == "ephemeral")
-        assert store.maintenance.verify() == holdfast.VerifyReport(0, 0, 0, 0, 0, 0, 0, 0)
-        assert store.maintenance.collect_garbage() == holdfast.GarbageReport(0, 0, 0, 0)
+        assert store.maintenance.verify() == VerifyReport(0, 0, 0, 0, 0, 0, 0, 0)
+        assert store.maintenance.collect_garbage() == GarbageReport(0, 0, 0, 0)
 
     def test_stats_count_everything_there_is(self, store: BlockingStore, clock: ManualClock) -> None:
         _furnish(store, clock)
@@ -467,7 +469,7 @@ class MaintenanceContract(Contract):
         assert report.checked_sessions in {3, 4}, "a tombstone may be looked at or not"
 
 
-def _fields(stats: holdfast.Stats) -> dict[str, int | None]:
+def _fields(stats: Stats) -> dict[str, int | None]:
     return {name: getattr(stats, name) for name in stats.__struct_fields__}
 
 
@@ -490,11 +492,9 @@ def _furnish(store: BlockingStore, clock: ManualClock) -> None:
     process(store, "p1", ended=True)
     process(store, "p2", ended=False)
     store.grants.grant(holdfast.Scope("chat"), "p2")
-    store.leases.claim(holdfast.OnProcess("p2"), owner_id="w1")
-    store.leases.release(store.leases.claim(holdfast.OnSession("mail"), owner_id="w1"))
-    store.triggers.subscribe(
-        holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
-    )
+    store.leases.claim(holdfast.leases.OnProcess("p2"), owner_id="w1")
+    store.leases.release(store.leases.claim(holdfast.leases.OnSession("mail"), owner_id="w1"))
+    store.triggers.subscribe(SubscriptionDraft(source_type="cron", source_key="daily", target=External()))
     store.triggers.emit("cron", "daily", idempotency_key="monday")
     store.triggers.record("cron", "other", idempotency_key="monday")
     store.artifacts.put("module", "main", b"code")

@@ -11,8 +11,34 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import (
+    OccurrenceConflict,
+    RegistrationConflict,
+    ReplayConflict,
+    SubscriptionConflict,
+    UnknownDelivery,
+    UnknownOccurrence,
+)
+from holdfast.events import EventType, Pointer, ProcessEvent, WakeRule
+from holdfast.leases import OnProcess
+from holdfast.processes import (
+    BySession,
+    Cancelled,
+    Completed,
+    Engine,
+    External,
+    ExternalRef,
+    Failed,
+    Process,
+    ProcessIdentity,
+    ProcessOutcome,
+    Provenance,
+    Run,
+    SignalWait,
+)
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract
+from holdfast.triggers import EventPayload, Fixed, Subscription, SubscriptionDraft, registration_for
 
 T = TypeVar("T")
 
@@ -29,17 +55,17 @@ class MoveContract(Contract):
     def started(self, there: BlockingStore, process_id: str = "build") -> None:
         """Register a process whose log has every kind of entry."""
         kinds = [
-            holdfast.EventType("progress"),
-            holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Pointer("/text"))),
-            holdfast.EventType("signal.go"),
+            EventType("progress"),
+            EventType("news", wake=WakeRule(input=Pointer("/text"))),
+            EventType("signal.go"),
         ]
         there.processes.register(
             holdfast.ProcessRegistration(
                 process_id,
-                holdfast.Engine("runner", {"a": [1, 2.5, None]}),
-                identity=holdfast.ProcessIdentity("build", "nightly", {"version": 1}),
+                Engine("runner", {"a": [1, 2.5, None]}),
+                identity=ProcessIdentity("build", "nightly", {"version": 1}),
                 event_types=kinds,
-                provenance=holdfast.Provenance(holdfast.BySession(holdfast.Scope("chat")), {"why": "asked"}),
+                provenance=Provenance(BySession(holdfast.Scope("chat")), {"why": "asked"}),
                 env_ref="env",
                 wake_target=holdfast.Scope("chat"),
             )
@@ -50,10 +76,10 @@ class MoveContract(Contract):
         there.events.ack_wake(process_id, 2)
         there.events.signal(process_id, "go", {"by": "ada"})
         there.events.request_cancel(process_id, reason="too slow")
-        there.processes.set_external_ref(process_id, holdfast.ExternalRef("ci", "run-1", {"n": 1}))
-        there.processes.set_wait(process_id, holdfast.SignalWait("go", ordinal=2))
+        there.processes.set_external_ref(process_id, ExternalRef("ci", "run-1", {"n": 1}))
+        there.processes.set_wait(process_id, SignalWait("go", ordinal=2))
 
-    def read(self, there: BlockingStore, process_id: str) -> tuple[holdfast.Process, list[holdfast.ProcessEvent]]:
+    def read(self, there: BlockingStore, process_id: str) -> tuple[Process, list[ProcessEvent]]:
         process = there.processes.get(process_id)
         assert process is not None
         return process, list(there.events.after(process_id))
@@ -64,28 +90,28 @@ class MoveContract(Contract):
         self, store: BlockingStore, bench: Bench, there: BlockingStore
     ) -> None:
         self.started(there)
-        there.leases.claim(holdfast.OnProcess("build"), owner_id="old worker")
+        there.leases.claim(OnProcess("build"), owner_id="old worker")
         process, log = self.read(there, "build")
         assert store.processes.restore(process, log).replayed is False
         assert self.read(bench.open(), "build") == (process, log)
         assert [event.sequence for event in store.events.wakes("build")] == [3]
-        assert store.leases.holder(holdfast.OnProcess("build")) is None
-        lease = store.leases.claim(holdfast.OnProcess("build"), owner_id="new worker")
-        ended = store.processes.complete("build", holdfast.Completed(42), lease=lease)
+        assert store.leases.holder(OnProcess("build")) is None
+        lease = store.leases.claim(OnProcess("build"), owner_id="new worker")
+        ended = store.processes.complete("build", Completed(42), lease=lease)
         assert (ended.status, ended.event_count) == ("completed", 6)
         assert store.maintenance.verify().findings == ()
 
     @pytest.mark.parametrize(
         "outcome",
         [
-            holdfast.Completed({"deep": [[[]]]}, control="stop"),
-            holdfast.Failed("broken", code="E1", raw={"x": 1}),
-            holdfast.Cancelled("as asked"),
+            Completed({"deep": [[[]]]}, control="stop"),
+            Failed("broken", code="E1", raw={"x": 1}),
+            Cancelled("as asked"),
         ],
         ids=lambda outcome: type(outcome).__name__,
     )
     def test_an_ended_process_arrives_ended(
-        self, store: BlockingStore, there: BlockingStore, outcome: holdfast.ProcessOutcome
+        self, store: BlockingStore, there: BlockingStore, outcome: ProcessOutcome
     ) -> None:
         self.started(there)
         there.processes.complete("build", outcome)
@@ -94,7 +120,7 @@ class MoveContract(Contract):
         assert self.read(store, "build") == (process, log)
         assert store.processes.wait("build", timeout_ms=0) == outcome
         with pytest.raises(holdfast.AlreadyTerminal):
-            store.leases.claim(holdfast.OnProcess("build"), owner_id="w")
+            store.leases.claim(OnProcess("build"), owner_id="w")
         assert store.processes.complete("build", outcome).outcome == outcome
         assert store.maintenance.verify().findings == ()
 
@@ -111,7 +137,7 @@ class MoveContract(Contract):
         store.processes.restore(*self.read(there, "build"))
         again = store.events.append("build", "progress", {"percent": 10}, replay_key="ten")
         assert (again.replayed, again.event.sequence, again.event.occurred_at_ms) == (True, 1, 1_000_000)
-        with pytest.raises(holdfast.ReplayConflict):
+        with pytest.raises(ReplayConflict):
             store.events.append("build", "progress", {"percent": 11}, replay_key="ten")
         assert store.events.request_cancel("build", reason="too slow").replayed
 
@@ -141,13 +167,13 @@ class MoveContract(Contract):
         self, store: BlockingStore, bench: Bench, there: BlockingStore
     ) -> None:
         for one in (there, store):
-            one.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
-        store.processes.register(holdfast.ProcessRegistration("other", holdfast.External({"here": 1})))
-        there.processes.register(holdfast.ProcessRegistration("other", holdfast.External({"there": 1})))
+            one.processes.register(holdfast.ProcessRegistration("build", External()))
+        store.processes.register(holdfast.ProcessRegistration("other", External({"here": 1})))
+        there.processes.register(holdfast.ProcessRegistration("other", External({"there": 1})))
         before = bench.dump()
         with pytest.raises(holdfast.Conflict):
             store.processes.restore(*self.read(there, "build"))
-        with pytest.raises(holdfast.RegistrationConflict):
+        with pytest.raises(RegistrationConflict):
             store.processes.restore(*self.read(there, "other"))
         assert bench.dump() == before
 
@@ -157,7 +183,7 @@ class MoveContract(Contract):
         self.started(there)
         process, log = self.read(there, "build")
         replace = msgspec.structs.replace
-        wrong: list[tuple[holdfast.Process, list[holdfast.ProcessEvent]]] = [
+        wrong: list[tuple[Process, list[ProcessEvent]]] = [
             (process, log[:-1]),
             (process, [log[1], log[0], *log[2:]]),
             (process, [replace(log[0], acknowledged=True), *log[1:]]),
@@ -166,7 +192,7 @@ class MoveContract(Contract):
             (process, [replace(log[0], type="undeclared"), *log[1:]]),
             (process, [replace(log[0], process_id="another"), *log[1:]]),
             (replace(process, status="completed"), log),
-            (replace(process, outcome=holdfast.Completed()), log),
+            (replace(process, outcome=Completed()), log),
             (replace(process, event_count=4), log),
         ]
         before = bench.dump()
@@ -202,23 +228,23 @@ class MoveContract(Contract):
 
     # Triggers.
 
-    def subscribed(self, there: BlockingStore) -> list[holdfast.Subscription]:
+    def subscribed(self, there: BlockingStore) -> list[Subscription]:
         """Make three subscriptions, of which the first is gone and the second cancelled."""
-        first = holdfast.SubscriptionDraft(
+        first = SubscriptionDraft(
             source_type="cron",
             source_key="daily",
-            target=holdfast.External(),
-            registrant=holdfast.BySession(holdfast.Scope("gone")),
+            target=External(),
+            registrant=BySession(holdfast.Scope("gone")),
         )
-        second = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
-        third = holdfast.SubscriptionDraft(
+        second = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
+        third = SubscriptionDraft(
             source_type="cron",
             source_key="daily",
-            target=holdfast.Engine("k", {}),
+            target=Engine("k", {}),
             env_ref="env",
             key="third",
             name="morning",
-            input_template={"a": holdfast.EventPayload(), "b": holdfast.Fixed([1])},
+            input_template={"a": EventPayload(), "b": Fixed([1])},
         )
         for draft in (first, second, third):
             there.triggers.subscribe(draft)
@@ -240,7 +266,7 @@ class MoveContract(Contract):
     def test_a_number_that_was_restored_is_never_given_again(self, store: BlockingStore, there: BlockingStore) -> None:
         moved = self.subscribed(there)
         store.triggers.restore(moved[1])
-        draft = holdfast.SubscriptionDraft(source_type="new", target=holdfast.External())
+        draft = SubscriptionDraft(source_type="new", target=External())
         numbers = [int(store.triggers.subscribe(draft).handle.removeprefix("trigger:")) for _ in range(3)]
         assert numbers == sorted(set(numbers))
         assert min(numbers) > 3
@@ -249,7 +275,7 @@ class MoveContract(Contract):
         self, store: BlockingStore, bench: Bench, there: BlockingStore
     ) -> None:
         moved = self.subscribed(there)
-        draft = holdfast.SubscriptionDraft(source_type="mine", target=holdfast.External(), key="third")
+        draft = SubscriptionDraft(source_type="mine", target=External(), key="third")
         for _ in range(2):
             store.triggers.subscribe(msgspec.structs.replace(draft, key=None))
         before = bench.dump()
@@ -258,22 +284,22 @@ class MoveContract(Contract):
         assert bench.dump() == before
         other = msgspec.structs.replace(moved[1], subscription_id="subscription:9", handle="trigger:9")
         store.triggers.restore(other)
-        with pytest.raises(holdfast.SubscriptionConflict):
+        with pytest.raises(SubscriptionConflict):
             store.triggers.restore(moved[1])
 
     def test_a_deleted_session_registers_nothing(self, store: BlockingStore, there: BlockingStore) -> None:
         store.sessions.create("chat")
         store.sessions.delete("chat")
-        registrant = holdfast.BySession(holdfast.Scope("chat"))
-        draft = holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External(), registrant=registrant)
+        registrant = BySession(holdfast.Scope("chat"))
+        draft = SubscriptionDraft(source_type="cron", target=External(), registrant=registrant)
         with pytest.raises(holdfast.SessionDeleted):
             store.triggers.restore(there.triggers.subscribe(draft))
 
     def test_a_delivery_that_starts_a_run_arrives_for_the_router(
         self, store: BlockingStore, there: BlockingStore
     ) -> None:
-        target = holdfast.Run("research")
-        there.triggers.subscribe(holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=target))
+        target = Run("research")
+        there.triggers.subscribe(SubscriptionDraft(source_type="cron", source_key="daily", target=target))
         emission = there.triggers.emit("cron", "daily", idempotency_key="1")
         for one in there.triggers.list():
             store.triggers.restore(one)
@@ -284,12 +310,12 @@ class MoveContract(Contract):
     def test_an_occurrence_arrives_with_its_deliveries_in_their_states(
         self, store: BlockingStore, bench: Bench, there: BlockingStore
     ) -> None:
-        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        draft = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
         for _ in range(3):
             there.triggers.subscribe(draft)
         emission = there.triggers.emit("cron", "daily", idempotency_key="1", payload={"n": 1}, source=[2])
         started, failed, reserved = emission.deliveries
-        there.processes.register(holdfast.registration_for(started))
+        there.processes.register(registration_for(started))
         there.triggers.mark_failed(failed, "does not fit")
         occurrence = emission.occurrence
         moved = list(there.triggers.deliveries(occurrence.occurrence_id))
@@ -310,11 +336,11 @@ class MoveContract(Contract):
     def test_an_occurrence_is_refused_where_its_subscription_or_its_content_does_not_fit(
         self, store: BlockingStore, bench: Bench, there: BlockingStore
     ) -> None:
-        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        draft = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
         there.triggers.subscribe(draft)
         (delivery,) = there.triggers.emit("cron", "daily", idempotency_key="1").deliveries
         before = bench.dump()
-        with pytest.raises(holdfast.UnknownDelivery):
+        with pytest.raises(UnknownDelivery):
             store.triggers.restore_occurrence(delivery.occurrence, [delivery])
         for wrong in (
             msgspec.structs.replace(delivery, process_id="another"),
@@ -327,13 +353,13 @@ class MoveContract(Contract):
             store.triggers.restore_occurrence(moved)
         assert bench.dump() == before
         store.triggers.record("cron", "daily", idempotency_key="1", payload="another")
-        with pytest.raises(holdfast.OccurrenceConflict):
+        with pytest.raises(OccurrenceConflict):
             store.triggers.restore_occurrence(delivery.occurrence)
 
     # Listings.
 
     def test_occurrences_deliveries_and_artifacts_are_listed_in_pages_each_once(self, store: BlockingStore) -> None:
-        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        draft = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
         for _ in range(5):
             store.triggers.subscribe(draft)
         ids = {
@@ -351,7 +377,7 @@ class MoveContract(Contract):
         assert [(each.kind, each.ref, each.size_bytes) for each in artifacts] == [
             ("a", "1", 1), ("a", "3", 3), ("b", "0", 0), ("b", "2", 2), ("b", "4", 4),
         ]  # fmt: skip
-        with pytest.raises(holdfast.UnknownOccurrence):
+        with pytest.raises(UnknownOccurrence):
             store.triggers.deliveries("nothing")
 
     def every(self, listing: Callable[..., holdfast.Page[T]]) -> list[T]:

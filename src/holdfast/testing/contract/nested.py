@@ -12,6 +12,8 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import NestedCall, StoreClosed
+from holdfast.sessions import CommitReceipt
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract
 
 SIGNAL = getattr(signal, "SIGUSR2", None)
@@ -24,14 +26,14 @@ class Handler:
     def __init__(self) -> None:
         self._acts: list[Callable[[], object]] = []
         self._ended = threading.Event()
-        self.refusals: list[holdfast.NestedCall] = []
+        self.refusals: list[NestedCall] = []
 
     def handle(self, *_: object) -> None:
         """Handle the signal: act once, and keep the refusal of a nested call."""
         if self._acts:
             try:
                 self._acts.pop()()
-            except holdfast.NestedCall as error:
+            except NestedCall as error:
                 self.refusals.append(error)
             finally:
                 self._ended.set()
@@ -125,7 +127,7 @@ class NestedCallContract(Contract):
         [error] = handler.refusals
         assert (error.outcome, error.retryable) == ("not_applied", False)
         assert "when the other one has returned" in error.message
-        assert isinstance(write(store), holdfast.CommitReceipt)
+        assert isinstance(write(store), CommitReceipt)
 
     def test_a_refusal_that_the_handler_passes_on_reaches_the_interrupted_caller(
         self, store: BlockingStore, handler: Handler, in_transaction: Any
@@ -138,7 +140,7 @@ class NestedCallContract(Contract):
         assert SIGNAL is not None
         signal.signal(SIGNAL, pass_on)
         in_transaction(lambda: write(store))
-        with pytest.raises(holdfast.NestedCall):
+        with pytest.raises(NestedCall):
             store.sessions.create("chat")
         assert store.sessions.create("other").session_id == "other"
 
@@ -156,7 +158,7 @@ class NestedCallContract(Contract):
         in_transaction(close_twice)
         assert outer(store) is not None
         assert handler.refusals == []
-        with pytest.raises(holdfast.StoreClosed):
+        with pytest.raises(StoreClosed):
             read(store)
         store.close()
 
@@ -192,6 +194,6 @@ class NestedCallContract(Contract):
 
         ringing = threading.Thread(target=interrupt)
         ringing.start()
-        with pytest.raises(holdfast.StoreClosed):
+        with pytest.raises(StoreClosed):
             wait(store)
         ringing.join(PATIENCE_S)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.attachments import Attachment, AttachmentRef, Folder, SweepReport
+from holdfast.errors import UnknownRef
 from holdfast.ports import AttachmentBytes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.attachments import ABC, Home, Shelf
@@ -112,7 +114,7 @@ class OutsideBytesContract(Contract):
     def door(self, request: pytest.FixtureRequest, tmp_path: Path) -> Door:
         """A place for bytes with hooks."""
         folder = tmp_path / "bytes"
-        return Door(Shelf() if request.param == "port" else holdfast.Folder(folder), folder)
+        return Door(Shelf() if request.param == "port" else Folder(folder), folder)
 
     # Races.
 
@@ -127,7 +129,7 @@ class OutsideBytesContract(Contract):
             session.attachments.put(b"abc")
         assert door.names() == []
         assert len(store.attachments.list_uncommitted()) == 0
-        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0)
+        assert store.attachments.sweep(older_than_ms=0) == SweepReport(0, 0, 0)
         assert store.maintenance.verify().ok
 
     @pytest.mark.parametrize("moment", ["before_put", "after_put"])
@@ -145,8 +147,8 @@ class OutsideBytesContract(Contract):
         ref = session.attachments.put(b"abc", label="a cat")
         assert [entry.attachment_id for entry in session.attachments.list_uncommitted()] == [ABC]
         session.commit(holdfast.Commit(attachments=[ref.id]))
-        assert session.attachments.get(ABC) == holdfast.Attachment(ref, b"abc")
-        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0)
+        assert session.attachments.get(ABC) == Attachment(ref, b"abc")
+        assert store.attachments.sweep(older_than_ms=0) == SweepReport(0, 0, 0)
         assert door.names() == [ABC]
         assert store.maintenance.verify().ok
 
@@ -159,7 +161,7 @@ class OutsideBytesContract(Contract):
         session = store.sessions.create("chat")
         fork = store.sessions.fork("chat", into="fork")
         session.attachments.put(b"abc")
-        kept: list[holdfast.AttachmentRef] = []
+        kept: list[AttachmentRef] = []
 
         def put_and_commit() -> None:
             handle = other.sessions.handle("fork")
@@ -175,7 +177,7 @@ class OutsideBytesContract(Contract):
         acts[how]()
         assert [ref.label for ref in kept] == ["again"]
         for _ in ("at once", "after everything noted is gone"):
-            assert fork.attachments.get(ABC) == holdfast.Attachment(kept[0], b"abc")
+            assert fork.attachments.get(ABC) == Attachment(kept[0], b"abc")
             assert store.maintenance.verify().ok
             store.attachments.sweep(older_than_ms=0)
         assert fork.attachments.put(b"abc").id == ABC
@@ -197,10 +199,10 @@ class OutsideBytesContract(Contract):
         assert begun.wait(PATIENCE_S)
         handle = other.sessions.handle("chat")
         assert handle.commit(holdfast.Commit(config={"turn": 1})).revision == 1
-        assert other.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0), "who is at it, does it"
+        assert other.attachments.sweep(older_than_ms=0) == SweepReport(0, 0, 0), "who is at it, does it"
         stored = handle.attachments.put(b"abc")
         may_end.set()
-        assert sweep.result(PATIENCE_S) == holdfast.SweepReport(1, 1, 3)
+        assert sweep.result(PATIENCE_S) == SweepReport(1, 1, 3)
         assert handle.attachments.get(stored.id).data == b"abc"
         assert door.names() == []
 
@@ -215,10 +217,10 @@ class OutsideBytesContract(Contract):
             session.attachments.forget(ABC)
         assert session.attachments.put(b"abc").id == ABC
         assert session.attachments.forget(ABC) is True
-        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0)
+        assert store.attachments.sweep(older_than_ms=0) == SweepReport(0, 0, 0)
         assert door.names() == [ABC]
         clock.advance(3_600_000)
-        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 1, 3)
+        assert store.attachments.sweep(older_than_ms=0) == SweepReport(0, 1, 3)
         assert door.names() == []
 
     def test_a_put_that_is_swept_away_again_and_again_gives_up_and_leaves_nothing(
@@ -247,7 +249,7 @@ class OutsideBytesContract(Contract):
         door.before_put.append(die)
         with pytest.raises(Died):
             other.sessions.handle("chat").attachments.put(b"abc")
-        with pytest.raises(holdfast.UnknownRef):
+        with pytest.raises(UnknownRef):
             session.commit(holdfast.Commit(turn_id="t", attachments=[ABC]))
         assert session.attachments.commit_refs([ABC]) == 0
         assert store.maintenance.verify().ok
@@ -261,7 +263,7 @@ class OutsideBytesContract(Contract):
         door.after_put.append(die)
         with pytest.raises(Died):
             session.attachments.put(b"abc")
-        with pytest.raises(holdfast.UnknownRef):
+        with pytest.raises(UnknownRef):
             session.commit(holdfast.Commit(attachments=[ABC]))
         session.attachments.put(b"abc")
         session.commit(holdfast.Commit(attachments=[ABC]))
@@ -323,7 +325,7 @@ class OutsideBytesContract(Contract):
         session = store.sessions.create("chat")
         session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
         door.before_get.append(lambda: other.sessions.handle("chat").attachments.forget(ABC))
-        with pytest.raises(holdfast.UnknownRef):
+        with pytest.raises(UnknownRef):
             session.attachments.get(ABC)
         session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
         door.before_get.append(lambda: other.sessions.delete("chat"))
@@ -339,7 +341,7 @@ class OutsideBytesContract(Contract):
         assert shelved.sizes() == [3]
         fork.commit(holdfast.Commit(attachments=[fork.attachments.put(b"abc").id]))
         shelved.shelf.working_deletes = None
-        assert shelved.store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0)
+        assert shelved.store.attachments.sweep(older_than_ms=0) == SweepReport(0, 0, 0)
         assert fork.attachments.get(ABC).data == b"abc"
         assert shelved.store.maintenance.verify().ok
         assert fork.attachments.forget(ABC) is True
@@ -366,7 +368,7 @@ class OutsideBytesContract(Contract):
             if what != "delete":
                 call()
         assert alien.shelf.held != {}
-        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 1, 3)
+        assert store.attachments.sweep(older_than_ms=0) == SweepReport(0, 1, 3)
         assert alien.shelf.held == {}
 
     @pytest.mark.parametrize("how", ["delete", "forget"])
@@ -382,7 +384,7 @@ class OutsideBytesContract(Contract):
         else:
             assert session.attachments.forget(ABC) is True
         alien.away.clear()
-        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 1, 3)
+        assert store.attachments.sweep(older_than_ms=0) == SweepReport(0, 1, 3)
 
     def test_bytes_that_cannot_be_deleted_do_not_keep_the_others(self, bench: Bench) -> None:
         alien = Alien()
@@ -394,7 +396,7 @@ class OutsideBytesContract(Contract):
             store.attachments.sweep(older_than_ms=0)
         assert sorted(name for _, name in alien.shelf.held) == [ids[0], ids[2]]
         alien.away.clear()
-        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 2, 2)
+        assert store.attachments.sweep(older_than_ms=0) == SweepReport(0, 2, 2)
 
     @pytest.mark.parametrize("name", ["photo", "../../photo", "/photo"])
     def test_bytes_kept_elsewhere_are_never_asked_of_the_port(self, shelved: Home, bench: Bench, name: str) -> None:
@@ -404,11 +406,11 @@ class OutsideBytesContract(Contract):
         shelved.shelf.held = {(space, name): b"not ours"}
         attachments.forget(ABC)
         attachments.record_intent(name, uri="s3://bucket/photo")
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             attachments.get(name)
         assert attachments.forget(name) is True
         attachments.record_intent(name, uri="s3://bucket/photo")
-        assert shelved.store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(1, 0, 0)
+        assert shelved.store.attachments.sweep(older_than_ms=0) == SweepReport(1, 0, 0)
         attachments.record_intent(name, uri="s3://bucket/photo")
         shelved.store.sessions.delete("chat")
         assert shelved.shelf.held == {(space, name): b"not ours"}
@@ -421,7 +423,7 @@ class OutsideBytesContract(Contract):
         with pytest.raises(holdfast.Unavailable):
             session.attachments.put(b"abc")
         assert [entry.attachment_id for entry in session.attachments.list_uncommitted()] == [ABC]
-        with refused(bench, holdfast.UnknownRef):
+        with refused(bench, UnknownRef):
             session.attachments.get(ABC)
         session.attachments.put(b"abc")
         assert session.attachments.get(ABC).data == b"abc"

@@ -13,8 +13,13 @@ import pytest
 import holdfast
 from holdfast import columns
 from holdfast.blocking import BlockingStore
+from holdfast.events import Const, EventType, ProcessEvent, WakeRule
+from holdfast.grants import HandleDescriptor
 from holdfast.ports import Transaction
+from holdfast.processes import External, Process
+from holdfast.sessions import Child, FullGraph, Graph, ReplaceGraph, SessionSummary
 from holdfast.testing.contract.bench import Contract
+from holdfast.triggers import Emission, Subscription, SubscriptionDraft
 
 PAGE_BYTES = 1_000
 SIZES = (400, 700, 100, 1_500, 100, 100, 400)
@@ -89,7 +94,7 @@ class PageContract(Contract):
         assert self.read(again.nodes, number) == everything
         assert self.read(partial(again.nodes, newest_first=True), number) == everything[::-1]
         assert self.read(partial(again.nodes, kind="note"), number) == everything
-        view = again.load(holdfast.FullGraph())
+        view = again.load(FullGraph())
         assert view is not None
         assert [number(node) for node in view.graph.nodes] == everything, "a whole graph is whole"
 
@@ -98,7 +103,7 @@ class PageContract(Contract):
         for number in range(4):
             node = holdfast.Node(f"n{number}", payload=document(number))
             session.commit(holdfast.Commit(graph=holdfast.Append([node], leaf=node.id)))
-        session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([], None))))
+        session.commit(holdfast.Commit(graph=ReplaceGraph(Graph([], None))))
         for revision in range(1, 5):
             found: list[int] = []
             after: str | None = None
@@ -164,12 +169,10 @@ class PageContract(Contract):
     def test_subscriptions(self, store: BlockingStore) -> None:
         for number in range(len(SIZES)):
             store.triggers.subscribe(
-                holdfast.SubscriptionDraft(
-                    source_type="cron", source_key="k", source=document(number), target=holdfast.External()
-                )
+                SubscriptionDraft(source_type="cron", source_key="k", source=document(number), target=External())
             )
 
-        def number_in(one: holdfast.Subscription) -> int:
+        def number_in(one: Subscription) -> int:
             return number_of(one.draft.source)
 
         everything = list(range(len(SIZES)))
@@ -182,15 +185,13 @@ class PageContract(Contract):
         rest = deliveries(after=emission.next, limit=len(SIZES))
         shown = [number_in(one.subscription) for one in (*emission.deliveries, *rest)]
         assert shown == everything[: len(shown)]
-        assert store.triggers.emit("cron", "k", idempotency_key="1") == holdfast.Emission(
-            emission.occurrence, (), replayed=True
-        )
+        assert store.triggers.emit("cron", "k", idempotency_key="1") == Emission(emission.occurrence, (), replayed=True)
 
     def test_sessions(self, store: BlockingStore) -> None:
         for number in range(len(SIZES)):
-            store.sessions.create(f"s{number}", owner="ada", relation=holdfast.Child("p", document(number)))
+            store.sessions.create(f"s{number}", owner="ada", relation=Child("p", document(number)))
 
-        def number_in(one: holdfast.SessionSummary) -> int:
+        def number_in(one: SessionSummary) -> int:
             return int(one.session_id[1:])
 
         everything = list(range(len(SIZES)))
@@ -204,8 +205,8 @@ class PageContract(Contract):
 
     def test_the_newest_events(self, store: BlockingStore) -> None:
         """They are counted from the end, where a reader begins."""
-        kinds = [holdfast.EventType("ping")]
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds))
+        kinds = [EventType("ping")]
+        store.processes.register(holdfast.ProcessRegistration("build", External(), event_types=kinds))
         for number in range(len(SIZES)):
             store.events.append("build", "ping", document(number))
             shown = [number_of(event.payload) for event in store.events.recent("build", limit=1_000)]
@@ -214,16 +215,16 @@ class PageContract(Contract):
         assert [number_of(event.payload) for event in store.events.recent("build", limit=2)] == [5, 6]
 
     def test_events(self, store: BlockingStore) -> None:
-        kinds = [holdfast.EventType("ping", wake=holdfast.WakeRule(input=holdfast.Const(None)))]
+        kinds = [EventType("ping", wake=WakeRule(input=Const(None)))]
         store.processes.register(
             holdfast.ProcessRegistration(
-                "build", holdfast.External(), event_types=kinds, wake_target=holdfast.Scope("chat", "f")
+                "build", External(), event_types=kinds, wake_target=holdfast.Scope("chat", "f")
             )
         )
         for number in range(len(SIZES)):
             store.events.append("build", "ping", document(number))
 
-        def number_in(event: holdfast.ProcessEvent) -> int:
+        def number_in(event: ProcessEvent) -> int:
             return number_of(event.payload)
 
         for type in (None, "ping"):
@@ -239,11 +240,11 @@ class PageContract(Contract):
 
     def test_processes(self, store: BlockingStore) -> None:
         for number in range(len(SIZES)):
-            given = holdfast.ProcessRegistration(f"p{number}", holdfast.External(document(number)))
+            given = holdfast.ProcessRegistration(f"p{number}", External(document(number)))
             store.processes.register(given)
-            store.grants.grant(holdfast.Scope("chat", "f"), f"p{number}", holdfast.HandleDescriptor("k"))
+            store.grants.grant(holdfast.Scope("chat", "f"), f"p{number}", HandleDescriptor("k"))
 
-        def number_in(process: holdfast.Process) -> int:
+        def number_in(process: Process) -> int:
             return int(process.id[1:])
 
         everything = list(range(len(SIZES)))
@@ -263,7 +264,7 @@ class PageContract(Contract):
         session.add_nodes([holdfast.Node("late", parent=None)])
         rest = session.nodes(after=first.next, newest_first=newest_first)
         assert [node.id for node in rest] == (["n1", "n0"] if newest_first else ["n2", "n3", "late"])
-        session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(nodes[::-1], "n0"))))
+        session.commit(holdfast.Commit(graph=ReplaceGraph(Graph(nodes[::-1], "n0"))))
         with pytest.raises(holdfast.InvalidRequest, match="after: is a place in a graph that was replaced since"):
             session.nodes(after=first.next, newest_first=newest_first)
         rest = session.nodes(after=then.next, newest_first=newest_first, at=1)
@@ -280,7 +281,7 @@ class PageContract(Contract):
         source.tombstone(["n1"])
         seen = store.sessions.handle(seen_by)
         readings: list[Callable[[], object]] = [
-            lambda: seen.load(holdfast.FullGraph()),
+            lambda: seen.load(FullGraph()),
             *(
                 partial(all_pages, partial(seen.nodes, kind=kind, newest_first=newest_first, at=at))
                 for kind in (None, "note", "other")
@@ -303,7 +304,7 @@ class PageContract(Contract):
             assert info.value.table == "nodes"
 
     def test_occurrences_and_deliveries(self, store: BlockingStore) -> None:
-        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
+        draft = SubscriptionDraft(source_type="cron", source_key="k", target=External())
         store.triggers.subscribe(draft)
         for number in range(len(SIZES)):
             store.triggers.emit("cron", "k", idempotency_key=str(number), payload=document(number))
@@ -337,9 +338,7 @@ class PageContract(Contract):
     def test_an_emission_holds_its_payload_once(self, store: BlockingStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(columns, "PAGE_BYTES", 10_000_000)
         for number in range(100):
-            draft = holdfast.SubscriptionDraft(
-                source_type="cron", source_key="k", key=str(number), target=holdfast.External()
-            )
+            draft = SubscriptionDraft(source_type="cron", source_key="k", key=str(number), target=External())
             store.triggers.subscribe(draft)
         payload = ["x" * 1_000] * 1_000
 
@@ -360,17 +359,15 @@ class PageContract(Contract):
         self, store: BlockingStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(columns, "PAGE_BYTES", 1_000_000)
-        kinds = [holdfast.EventType("ping")]
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds))
+        kinds = [EventType("ping")]
+        store.processes.register(holdfast.ProcessRegistration("build", External(), event_types=kinds))
         for number in range(24):
             text = secrets.token_hex(500_000)
             draft = holdfast.WorkDraft(session_id="chat", payloads=[text], merge_key="payload_default")
             store.queue.enqueue(draft)
             store.events.append("build", "ping", text)
-            store.sessions.create(f"s{number}", relation=holdfast.Child("p", text))
-            store.triggers.subscribe(
-                holdfast.SubscriptionDraft(source_type="cron", source=text, target=holdfast.External())
-            )
+            store.sessions.create(f"s{number}", relation=Child("p", text))
+            store.triggers.subscribe(SubscriptionDraft(source_type="cron", source=text, target=External()))
         for read in (
             partial(store.queue.claim, "chat", owner_id="w"),
             partial(store.queue.claim_next, owner_id="w"),

@@ -39,7 +39,7 @@ class PauseContract(Contract):
         assert store.queue.claim_next(owner_id="w1", kinds=["turn"], exclusive=True) is None
         assert store.queue.claim("chat", owner_id="w1") is None
         assert store.queue.claim_exactly("chat", [batch_id], owner_id="w1") is None
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=HOUR_MS)
+        lease = store.leases.claim(holdfast.leases.OnSession("chat"), owner_id="w1", ttl_ms=HOUR_MS)
         assert store.queue.claim("chat", owner_id="w1", lease=lease) is None
         store.leases.release(lease)
         assert store.queue.claim_next(owner_id="w1") is None

@@ -10,6 +10,24 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import RegistrationConflict
+from holdfast.events import EventType, TerminalRule
+from holdfast.grants import HandleDescriptor
+from holdfast.processes import (
+    BySession,
+    Cancelled,
+    Completed,
+    Engine,
+    External,
+    ExternalRef,
+    Failed,
+    Process,
+    ProcessIdentity,
+    Provenance,
+    SessionTurn,
+    SignalWait,
+    ToolCall,
+)
 from holdfast.records.processes import ProcessInput, ProcessOutcome
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
@@ -23,21 +41,21 @@ CORE_TYPES = (
     "process.cancelled",
     "process.abandoned",
 )
-TOOL = holdfast.ToolCall("call-1", "tool-1", "grep", args={"pattern": "x"})
-TURN = holdfast.SessionTurn(create_request={}, turn_input={"text": "go"})
+TOOL = ToolCall("call-1", "tool-1", "grep", args={"pattern": "x"})
+TURN = SessionTurn(create_request={}, turn_input={"text": "go"})
 
 
 def plain(process_id: str, **parts: Any) -> holdfast.ProcessRegistration:
     """Return the registration of an external process."""
-    return holdfast.ProcessRegistration(process_id, holdfast.External(), **parts)
+    return holdfast.ProcessRegistration(process_id, External(), **parts)
 
 
-def started_by(session_id: str, frame_id: str | None = None) -> holdfast.Provenance:
+def started_by(session_id: str, frame_id: str | None = None) -> Provenance:
     """Return the provenance of a process that a session started."""
-    return holdfast.Provenance(holdfast.BySession(holdfast.Scope(session_id, frame_id)))
+    return Provenance(BySession(holdfast.Scope(session_id, frame_id)))
 
 
-def ids_of(page: holdfast.Page[holdfast.Process]) -> list[str]:
+def ids_of(page: holdfast.Page[Process]) -> list[str]:
     """Return the ids on a page, in its order."""
     return [process.id for process in page]
 
@@ -56,15 +74,15 @@ class ProcessContract(Contract):
             holdfast.ProcessRegistration(
                 "build",
                 TOOL,
-                provenance=holdfast.Provenance(
-                    holdfast.BySession(holdfast.Scope("chat", "main")), caused_by={"type": "turn", "turn_id": "t1"}
+                provenance=Provenance(
+                    BySession(holdfast.Scope("chat", "main")), caused_by={"type": "turn", "turn_id": "t1"}
                 ),
                 env_ref="env-1",
                 wake_target=holdfast.Scope("chat"),
             )
         )
         assert (process.id, process.input, process.env_ref) == ("build", TOOL, "env-1")
-        assert process.provenance.originator == holdfast.BySession(holdfast.Scope("chat", "main"))
+        assert process.provenance.originator == BySession(holdfast.Scope("chat", "main"))
         assert process.provenance.caused_by == {"type": "turn", "turn_id": "t1"}
         assert process.wake_target == holdfast.Scope("chat")
         assert (process.created_at_ms, process.updated_at_ms, process.event_count) == (now_ms, now_ms, 0)
@@ -79,12 +97,10 @@ class ProcessContract(Contract):
     def test_the_same_registration_through_another_handle_gives_the_same_process(
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
-        first = store.processes.register(
-            holdfast.ProcessRegistration("build", holdfast.External({"a": 1, "b": [True, None]}))
-        )
+        first = store.processes.register(holdfast.ProcessRegistration("build", External({"a": 1, "b": [True, None]})))
         clock.advance(5_000)
         again = bench.open().processes.register(
-            holdfast.ProcessRegistration("build", holdfast.External({"b": [True, None], "a": 1}))
+            holdfast.ProcessRegistration("build", External({"b": [True, None], "a": 1}))
         )
         assert again == first
         assert ids_of(store.processes.list(status="any")) == ["build"]
@@ -93,7 +109,7 @@ class ProcessContract(Contract):
         registration = plain("build", wake_target=holdfast.Scope("chat"))
         store.processes.register(registration)
         store.processes.forget_session("chat")
-        ended = store.processes.complete("build", holdfast.Completed(7))
+        ended = store.processes.complete("build", Completed(7))
         again = store.processes.register(registration)
         assert again == ended
         assert (again.status, again.wake_target, again.event_count) == ("completed", None, 1)
@@ -101,9 +117,9 @@ class ProcessContract(Contract):
     @pytest.mark.parametrize(
         "changed",
         [
-            plain("build", event_types=[holdfast.EventType("progress")]),
-            holdfast.ProcessRegistration("build", holdfast.External({"label": "other"})),
-            plain("build", identity=holdfast.ProcessIdentity("external", "other")),
+            plain("build", event_types=[EventType("progress")]),
+            holdfast.ProcessRegistration("build", External({"label": "other"})),
+            plain("build", identity=ProcessIdentity("external", "other")),
             plain("build", provenance=started_by("chat")),
             plain("build", wake_target=holdfast.Scope("chat")),
         ],
@@ -113,19 +129,17 @@ class ProcessContract(Contract):
         self, store: BlockingStore, bench: Bench, changed: holdfast.ProcessRegistration
     ) -> None:
         first = store.processes.register(plain("build"))
-        with refused(bench, holdfast.RegistrationConflict) as info:
+        with refused(bench, RegistrationConflict) as info:
             store.processes.register(changed)
         error = info.value
-        assert isinstance(error, holdfast.RegistrationConflict)
+        assert isinstance(error, RegistrationConflict)
         assert (error.process_id, error.existing_hash) == ("build", first.registration_hash)
         assert error.new_hash != first.registration_hash
 
     def test_every_process_has_the_core_event_types_after_its_own(self, store: BlockingStore) -> None:
         bare = store.processes.register(plain("bare"))
         assert tuple(one.name for one in bare.event_types) == CORE_TYPES
-        own = store.processes.register(
-            plain("own", event_types=[holdfast.EventType("progress"), holdfast.EventType("process.waiting")])
-        )
+        own = store.processes.register(plain("own", event_types=[EventType("progress"), EventType("process.waiting")]))
         names = tuple(one.name for one in own.event_types)
         assert names == ("progress", "process.waiting", *(name for name in CORE_TYPES if name != "process.waiting"))
 
@@ -134,13 +148,13 @@ class ProcessContract(Contract):
         self, store: BlockingStore, bench: Bench, name: str
     ) -> None:
         with refused(bench, holdfast.InvalidRequest):
-            store.processes.register(plain("build", event_types=[holdfast.EventType(name)]))
+            store.processes.register(plain("build", event_types=[EventType(name)]))
 
     @pytest.mark.parametrize(
         ("process_input", "kind", "label"),
         [
             (TOOL, "tool", "grep"),
-            (holdfast.Engine("script", {"label": "unread"}), "script", None),
+            (Engine("script", {"label": "unread"}), "script", None),
             (TURN, "session_turn", None),
             (msgspec.structs.replace(TURN, create_request={"session_id": "s"}), "session_turn", "s"),
             (
@@ -155,12 +169,12 @@ class ProcessContract(Contract):
                 "session_turn",
                 "c",
             ),
-            (holdfast.External(), "external", None),
-            (holdfast.External({"title": "t", "name": "n", "label": "l"}), "external", "l"),
-            (holdfast.External({"title": "t", "name": "n"}), "external", "n"),
-            (holdfast.External({"title": "t"}), "external", "t"),
-            (holdfast.External({"label": 7}), "external", None),
-            (holdfast.External("nightly"), "external", None),
+            (External(), "external", None),
+            (External({"title": "t", "name": "n", "label": "l"}), "external", "l"),
+            (External({"title": "t", "name": "n"}), "external", "n"),
+            (External({"title": "t"}), "external", "t"),
+            (External({"label": 7}), "external", None),
+            (External("nightly"), "external", None),
         ],
         ids=[
             "tool call", "engine", "turn", "turn: session id", "turn: usage source", "turn: capability", "external",
@@ -172,20 +186,20 @@ class ProcessContract(Contract):
     ) -> None:
         env_ref = "env-1" if kind in {"tool", "script"} else None
         process = store.processes.register(holdfast.ProcessRegistration("build", process_input, env_ref=env_ref))
-        assert process.identity == holdfast.ProcessIdentity(kind, label, None)
+        assert process.identity == ProcessIdentity(kind, label, None)
 
     def test_a_given_identity_is_kept(self, store: BlockingStore) -> None:
-        given = holdfast.ProcessIdentity("nightly", "Nightly build", {"flow": "build", "version": 3})
+        given = ProcessIdentity("nightly", "Nightly build", {"flow": "build", "version": 3})
         assert store.processes.register(plain("build", identity=given)).identity == given
 
     @pytest.mark.parametrize(
         ("process_input", "env_ref"),
         [
             (TOOL, None),
-            (holdfast.Engine("script"), None),
+            (Engine("script"), None),
             (TURN, "env-1"),
-            (holdfast.External(), "env-1"),
-            (holdfast.Engine("script"), ""),
+            (External(), "env-1"),
+            (Engine("script"), ""),
         ],
         ids=["tool call without", "engine without", "turn with", "external with", "blank"],
     )
@@ -205,15 +219,15 @@ class ProcessContract(Contract):
             (plain("a\0b"), "id"),
             (plain("\ud800"), "id"),
             (plain("é" * 257), "id"),
-            (holdfast.ProcessRegistration("build", holdfast.External(float("nan"))), "input.metadata"),
-            (holdfast.ProcessRegistration("build", holdfast.ToolCall("", "t", "n"), env_ref="e"), "input.call_id"),
-            (plain("build", identity=holdfast.ProcessIdentity("")), "identity.kind"),
+            (holdfast.ProcessRegistration("build", External(float("nan"))), "input.metadata"),
+            (holdfast.ProcessRegistration("build", ToolCall("", "t", "n"), env_ref="e"), "input.call_id"),
+            (plain("build", identity=ProcessIdentity("")), "identity.kind"),
             (plain("build", wake_target=holdfast.Scope("")), "wake_target.session_id"),
             (plain("build", provenance=started_by("")), "provenance.originator.scope.session_id"),
-            (plain("build", event_types=[holdfast.EventType(" ")]), "event_types[0].name"),
-            (plain("build", event_types=[holdfast.EventType("a"), holdfast.EventType("a")]), "event_types[1].name"),
+            (plain("build", event_types=[EventType(" ")]), "event_types[0].name"),
+            (plain("build", event_types=[EventType("a"), EventType("a")]), "event_types[1].name"),
             (
-                plain("build", event_types=[holdfast.EventType("f", terminal=holdfast.TerminalRule("failed"))]),
+                plain("build", event_types=[EventType("f", terminal=TerminalRule("failed"))]),
                 "event_types[0].terminal.outcome",
             ),
         ],
@@ -237,7 +251,7 @@ class ProcessContract(Contract):
 
     def test_the_number_of_event_types_has_a_settable_limit(self, bench: Bench) -> None:
         store = bench.open(limits=holdfast.Limits(batch_items=2))
-        kinds = [holdfast.EventType("a"), holdfast.EventType("b"), holdfast.EventType("c")]
+        kinds = [EventType("a"), EventType("b"), EventType("c")]
         with refused(bench, holdfast.InvalidRequest) as info:
             store.processes.register(plain("build", event_types=kinds))
         assert isinstance(info.value, holdfast.InvalidRequest)
@@ -249,15 +263,15 @@ class ProcessContract(Contract):
     def test_an_external_ref_is_kept_replaced_and_may_come_after_the_end(
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
-        first = holdfast.ExternalRef("ci", "run-1", {"attempt": 1})
+        first = ExternalRef("ci", "run-1", {"attempt": 1})
         with refused(bench, holdfast.UnknownProcess):
             store.processes.set_external_ref("build", first)
         store.processes.register(plain("build"))
         clock.advance(10)
         process = store.processes.set_external_ref("build", first)
         assert (process.external_ref, process.updated_at_ms) == (first, clock.now_ms())
-        store.processes.complete("build", holdfast.Completed())
-        second = holdfast.ExternalRef("ci", "run-2")
+        store.processes.complete("build", Completed())
+        second = ExternalRef("ci", "run-2")
         store.processes.set_external_ref("build", second)
         reread = bench.open().processes.get("build")
         assert reread is not None
@@ -265,27 +279,27 @@ class ProcessContract(Contract):
 
     def test_a_wait_is_set_replaced_and_cleared(self, store: BlockingStore, bench: Bench, clock: ManualClock) -> None:
         with refused(bench, holdfast.UnknownProcess):
-            store.processes.set_wait("build", holdfast.SignalWait("go", 1))
+            store.processes.set_wait("build", SignalWait("go", 1))
         with refused(bench, holdfast.UnknownProcess):
             store.processes.clear_wait("build")
         store.processes.register(plain("build"))
-        waiting = store.processes.set_wait("build", holdfast.SignalWait("go", 1))
-        assert waiting.wait == holdfast.SignalWait("go", 1, clock.now_ms())
+        waiting = store.processes.set_wait("build", SignalWait("go", 1))
+        assert waiting.wait == SignalWait("go", 1, clock.now_ms())
         assert (waiting.status, waiting.event_count) == ("running", 0)
         assert waiting.wait is not None
         assert waiting.wait.key("build") == "process:build:signal.go:1"
-        replaced = store.processes.set_wait("build", holdfast.SignalWait("go", 2, since_ms=17))
-        assert replaced.wait == holdfast.SignalWait("go", 2, 17)
+        replaced = store.processes.set_wait("build", SignalWait("go", 2, since_ms=17))
+        assert replaced.wait == SignalWait("go", 2, 17)
         assert store.processes.clear_wait("build").wait is None
         assert store.processes.clear_wait("build").wait is None
 
     def test_the_end_clears_a_wait_and_forbids_another(self, store: BlockingStore, bench: Bench) -> None:
         store.processes.register(plain("build"))
-        store.processes.set_wait("build", holdfast.SignalWait("go", 1))
-        assert store.processes.complete("build", holdfast.Cancelled("stop")).wait is None
+        store.processes.set_wait("build", SignalWait("go", 1))
+        assert store.processes.complete("build", Cancelled("stop")).wait is None
         assert ids_of(store.processes.list(status="any", waiting=True)) == []
         with refused(bench, holdfast.AlreadyTerminal) as info:
-            store.processes.set_wait("build", holdfast.SignalWait("go", 2))
+            store.processes.set_wait("build", SignalWait("go", 2))
         assert isinstance(info.value, holdfast.AlreadyTerminal)
         assert (info.value.process_id, info.value.status) == ("build", "cancelled")
         assert store.processes.clear_wait("build").status == "cancelled"
@@ -293,13 +307,13 @@ class ProcessContract(Contract):
     @pytest.mark.parametrize(
         "wait",
         [
-            holdfast.SignalWait("", 1), holdfast.SignalWait("a.b", 1), holdfast.SignalWait("go\n", 1),
-            holdfast.SignalWait("é", 1), holdfast.SignalWait("go", 0), holdfast.SignalWait("go", 2**63),
-            holdfast.SignalWait("go", 1, -1),
+            SignalWait("", 1), SignalWait("a.b", 1), SignalWait("go\n", 1),
+            SignalWait("é", 1), SignalWait("go", 0), SignalWait("go", 2**63),
+            SignalWait("go", 1, -1),
         ],
         ids=["empty", "dot", "line end", "accent", "ordinal 0", "ordinal too large", "negative time"],
     )  # fmt: skip
-    def test_a_malformed_wait_is_refused(self, store: BlockingStore, bench: Bench, wait: holdfast.SignalWait) -> None:
+    def test_a_malformed_wait_is_refused(self, store: BlockingStore, bench: Bench, wait: SignalWait) -> None:
         store.processes.register(plain("build"))
         with refused(bench, holdfast.InvalidRequest):
             store.processes.set_wait("build", wait)
@@ -309,10 +323,10 @@ class ProcessContract(Contract):
     def test_a_listing_is_filtered_by_status_and_wait_in_the_order_of_ids(self, store: BlockingStore) -> None:
         for name in ("d-run", "B-done", "a-fail", "c-wait", "e-stop"):
             store.processes.register(plain(name))
-        store.processes.complete("B-done", holdfast.Completed())
-        store.processes.complete("a-fail", holdfast.Failed("no"))
-        store.processes.complete("e-stop", holdfast.Cancelled())
-        store.processes.set_wait("c-wait", holdfast.SignalWait("go", 1))
+        store.processes.complete("B-done", Completed())
+        store.processes.complete("a-fail", Failed("no"))
+        store.processes.complete("e-stop", Cancelled())
+        store.processes.set_wait("c-wait", SignalWait("go", 1))
         listing = store.processes.list
         assert ids_of(listing()) == ["c-wait", "d-run"]
         assert ids_of(listing(status="any")) == ["B-done", "a-fail", "c-wait", "d-run", "e-stop"]
@@ -324,8 +338,8 @@ class ProcessContract(Contract):
         assert ids_of(listing(status="completed", waiting=True)) == []
 
     def test_a_listing_is_filtered_by_definition_and_by_the_session_that_started_it(self, store: BlockingStore) -> None:
-        def named(definition: Any) -> holdfast.ProcessIdentity:
-            return holdfast.ProcessIdentity("flow", definition=definition)
+        def named(definition: Any) -> ProcessIdentity:
+            return ProcessIdentity("flow", definition=definition)
 
         store.processes.register(plain("a", identity=named({"flow": "x", "v": 1}), provenance=started_by("chat")))
         store.processes.register(plain("b", identity=named({"v": 1, "flow": "x"}), provenance=started_by("chat", "f")))
@@ -336,14 +350,14 @@ class ProcessContract(Contract):
         assert ids_of(listing(definition={"flow": "x"})) == []
         assert ids_of(listing(started_by="chat")) == ["a", "b"]
         assert ids_of(listing(started_by="chat/f")) == ["c"]
-        store.processes.complete("a", holdfast.Completed())
+        store.processes.complete("a", Completed())
         assert ids_of(listing(definition={"flow": "x", "v": 1}, started_by="chat")) == ["b"]
 
     def test_a_filtered_listing_is_paged_without_gap_or_repeat(self, store: BlockingStore) -> None:
         for number in range(7):
             store.processes.register(plain(f"p{number}"))
         for number in (0, 3):
-            store.processes.complete(f"p{number}", holdfast.Completed())
+            store.processes.complete(f"p{number}", Completed())
         first = store.processes.list(limit=2)
         second = store.processes.list(limit=2, after=first.next)
         store.processes.register(plain("p00"))
@@ -354,13 +368,13 @@ class ProcessContract(Contract):
     def test_ended_processes_are_a_feed_in_the_order_of_their_last_change(
         self, store: BlockingStore, bench: Bench
     ) -> None:
-        late = holdfast.EventType("note", after_terminal=True)
+        late = EventType("note", after_terminal=True)
         for name in ("a", "b", "c", "d"):
             store.processes.register(plain(name, event_types=[late]))
         began_ms = store.now_ms()
         for name in ("c", "a", "b"):
             bench.clock.advance(1)
-            store.processes.complete(name, holdfast.Completed())
+            store.processes.complete(name, Completed())
         feed = store.processes.ended
         assert ids_of(feed()) == ids_of(feed(since_ms=began_ms)) == ["c", "a", "b"]
         assert ids_of(feed(since_ms=began_ms + 2)) == ["a", "b"]
@@ -428,25 +442,25 @@ class ProcessContract(Contract):
         waiters = [in_background(partial(wait, f"p{number}")) for number in range(5)]
         bench.parked(waiters=5)
         for number in range(5):
-            store.processes.set_external_ref(f"p{number}", holdfast.ExternalRef("ci", "run"))
-            store.processes.complete(f"p{number}", holdfast.Completed(number))
+            store.processes.set_external_ref(f"p{number}", ExternalRef("ci", "run"))
+            store.processes.complete(f"p{number}", Completed(number))
         outcomes = [waiter.result(PATIENCE_S) for waiter in waiters]
         assert outcomes == [
-            holdfast.Completed(0), holdfast.Completed(1), holdfast.Completed(2), holdfast.Completed(3),
-            holdfast.Completed(4),
+            Completed(0), Completed(1), Completed(2), Completed(3),
+            Completed(4),
         ]  # fmt: skip
 
     def test_everything_about_a_process_is_there_for_a_later_handle(self, store: BlockingStore, bench: Bench) -> None:
-        registration = plain("build", event_types=[holdfast.EventType("progress")])
+        registration = plain("build", event_types=[EventType("progress")])
         store.processes.register(registration)
-        store.grants.grant(holdfast.Scope("chat"), "build", holdfast.HandleDescriptor("job", "Build"))
+        store.grants.grant(holdfast.Scope("chat"), "build", HandleDescriptor("job", "Build"))
         event = store.events.append("build", "progress", {"percent": 5}, replay_key="k1").event
         stored = store.processes.get("build")
         reopened = bench.open()
         assert reopened.processes.get("build") == stored
         assert list(reopened.events.after("build")) == [event]
         (granted,) = reopened.grants.list(holdfast.Scope("chat"))
-        assert granted.grant.descriptor == holdfast.HandleDescriptor("job", "Build")
+        assert granted.grant.descriptor == HandleDescriptor("job", "Build")
         again = reopened.events.append("build", "progress", {"percent": 5}, replay_key="k1")
         assert (again.event, again.replayed) == (event, True)
         assert reopened.processes.register(registration) == stored

@@ -9,6 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import SourceKeyConflict
+from holdfast.queue import Group
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 
@@ -46,7 +48,7 @@ class QueueContract(Contract):
                 source_key="message-1",
                 delivery="after_current_turn_commit",
                 slot="exclusive",
-                merge_key=holdfast.Group("mail"),
+                merge_key=Group("mail"),
                 available_at_ms=17,
             )
         )
@@ -58,7 +60,7 @@ class QueueContract(Contract):
         assert [item.item_id for item in batch.items] == [f"{batch.batch_id}:item:{index}" for index in (0, 1, 2)]
         assert (batch.session_id, batch.source_key, batch.state) == ("chat", "message-1", "pending")
         assert (batch.delivery, batch.slot) == ("after_current_turn_commit", "exclusive")
-        assert batch.merge_key == holdfast.Group("mail")
+        assert batch.merge_key == Group("mail")
         assert (batch.available_at_ms, batch.enqueued_at_ms) == (17, 1_700_000_000_000)
         assert batch.settled_at_ms is None
         assert store.queue.get("chat", batch.batch_id) == batch
@@ -155,9 +157,9 @@ class QueueContract(Contract):
             work("hi", source_key="message-1", delivery="after_current_turn_commit"),
             work("hi", source_key="message-1", merge_key="payload_default"),
         ):
-            with refused(bench, holdfast.SourceKeyConflict) as info:
+            with refused(bench, SourceKeyConflict) as info:
                 store.queue.enqueue(other)
-            assert isinstance(info.value, holdfast.SourceKeyConflict)
+            assert isinstance(info.value, SourceKeyConflict)
             assert (info.value.session_id, info.value.source_key) == ("chat", "message-1")
 
     def test_a_source_key_belongs_to_its_session(self, store: BlockingStore) -> None:
@@ -194,7 +196,7 @@ class QueueContract(Contract):
     # Groups and boundaries.
 
     def test_adjacent_work_of_one_group_and_delivery_is_claimed_together(self, store: BlockingStore) -> None:
-        a, b = holdfast.Group("a"), holdfast.Group("b")
+        a, b = Group("a"), Group("b")
         store.queue.enqueue(work("1", merge_key=a))
         store.queue.enqueue(work("2", merge_key=a))
         store.queue.enqueue(work("3", merge_key=b))
@@ -206,7 +208,7 @@ class QueueContract(Contract):
     def test_work_of_the_default_group_is_claimed_together(self, store: BlockingStore) -> None:
         for name in ("1", "2"):
             store.queue.enqueue(work(name, merge_key="payload_default"))
-        store.queue.enqueue(work("3", merge_key=holdfast.Group("payload_default")))
+        store.queue.enqueue(work("3", merge_key=Group("payload_default")))
         assert texts(take(store).batches) == ["1", "2"]
         assert texts(take(store).batches) == ["3"]
 
@@ -217,7 +219,7 @@ class QueueContract(Contract):
         assert texts(take(store).batches) == ["2"]
 
     def test_an_exclusive_slot_is_claimed_alone_and_ends_a_group(self, store: BlockingStore) -> None:
-        a = holdfast.Group("a")
+        a = Group("a")
         store.queue.enqueue(work("1", merge_key=a))
         store.queue.enqueue(work("2", merge_key=a, slot="exclusive"))
         store.queue.enqueue(work("3", merge_key=a, slot="exclusive"))
@@ -227,7 +229,7 @@ class QueueContract(Contract):
     def test_defaults_follow_a_smaller_page(self, bench: Bench) -> None:
         store = bench.open(limits=holdfast.Limits(page=2))
         for name in ("1", "2", "3"):
-            store.queue.enqueue(work(name, merge_key=holdfast.Group("a")))
+            store.queue.enqueue(work(name, merge_key=Group("a")))
         assert texts(store.queue.list("chat").items) == ["1", "2"]
         claim = take(store)
         assert texts(claim.batches) == ["1", "2"]
@@ -244,7 +246,7 @@ class QueueContract(Contract):
 
     def test_max_batches_caps_a_group_and_the_rest_stays_claimable(self, store: BlockingStore, bench: Bench) -> None:
         for name in ("1", "2", "3"):
-            store.queue.enqueue(work(name, merge_key=holdfast.Group("a")))
+            store.queue.enqueue(work(name, merge_key=Group("a")))
         with refused(bench, holdfast.InvalidRequest) as info:
             store.queue.claim("chat", owner_id="w1", max_batches=0)
         assert isinstance(info.value, holdfast.InvalidRequest)

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.attachments import Folder
 from holdfast.blocking import BlockingStore, Session
+from holdfast.errors import NodeConflict, SourceKeyConflict, UnknownRef
+from holdfast.sessions import CommitReceipt
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.races_of_processes import CALLERS, ROUNDS, ProcessRaces, each, only, race
@@ -28,7 +31,7 @@ class RaceContract(ProcessRaces):
         handles = [store.sessions.handle("chat") for store in stores]
         for revision in range(ROUNDS):
 
-            def commit(handle: Session, index: int, revision: int = revision) -> tuple[int, holdfast.CommitReceipt]:
+            def commit(handle: Session, index: int, revision: int = revision) -> tuple[int, CommitReceipt]:
                 graph = holdfast.Append([holdfast.Node(f"n{revision}-{index}")], leaf=f"n{revision}-{index}")
                 return index, handle.commit(holdfast.Commit(expected_revision=revision, graph=graph))
 
@@ -119,7 +122,7 @@ class RaceContract(ProcessRaces):
                 handles, lambda handle, index: handle.add_nodes([holdfast.Node(f"n{number}", payload=index)])
             )
             assert [one.added for one in results] == [1]
-            assert len(only(refusals, holdfast.NodeConflict)) == CALLERS - 1
+            assert len(only(refusals, NodeConflict)) == CALLERS - 1
 
     # Sessions.
 
@@ -194,7 +197,7 @@ class RaceContract(ProcessRaces):
                 ),
             ]
             _, refusals = race(*calls)
-            only(refusals, holdfast.UnknownRef)
+            only(refusals, UnknownRef)
             assert len(refusals) <= 1
             view = handle.load()
             assert view is not None
@@ -206,7 +209,7 @@ class RaceContract(ProcessRaces):
         self, bench: Bench, clock: ManualClock, outside: bool
     ) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            first, second = (bench.open(attachments=holdfast.Folder(folder) if outside else None) for _ in range(2))
+            first, second = (bench.open(attachments=Folder(folder) if outside else None) for _ in range(2))
             source = first.sessions.create("chat")
             source.commit(holdfast.Commit())
             fork = second.sessions.fork("chat", into="fork")
@@ -241,7 +244,7 @@ class RaceContract(ProcessRaces):
             ]
             results, refusals = race(*calls)
             if refusals:
-                only(refusals, holdfast.UnknownRef)
+                only(refusals, UnknownRef)
                 assert results[0].forgotten_intents == 1
             else:
                 assert results[0].forgotten_intents == 0
@@ -266,7 +269,7 @@ class RaceContract(ProcessRaces):
                 ),
             )
             assert len(results) == 1
-            assert len(only(refusals, holdfast.SourceKeyConflict)) == CALLERS - 1
+            assert len(only(refusals, SourceKeyConflict)) == CALLERS - 1
 
     def test_many_owners_claim_every_batch_once_and_in_order(self, stores: list[BlockingStore]) -> None:
         total = 100
@@ -359,7 +362,7 @@ class RaceContract(ProcessRaces):
             results, refusals = race(*calls)
             only(refusals, holdfast.ClaimLost)
             taken = results[0]
-            done = any(isinstance(one, holdfast.CommitReceipt) for one in results)
+            done = any(isinstance(one, CommitReceipt) for one in results)
             renewed = any(isinstance(one, holdfast.WorkClaim) for one in results[1:])
             assert not (done and taken)
             if taken is not None:

@@ -13,8 +13,13 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import NotGranted, RegistrationConflict, ReplayConflict
+from holdfast.events import EventType, Payload, Pointer, WakeRule
+from holdfast.leases import Lease, OnProcess, OnSession
+from holdfast.processes import Cancelled, Completed, External, Failed
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, at_once
+from holdfast.triggers import SubscriptionDraft
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -65,28 +70,28 @@ class ProcessRaces(Contract):
 
     def test_one_process_registered_several_times_at_once_is_one_process(self, stores: list[BlockingStore]) -> None:
         for number in range(ROUNDS):
-            registration = holdfast.ProcessRegistration(f"job-{number}", holdfast.External({"n": number}))
+            registration = holdfast.ProcessRegistration(f"job-{number}", External({"n": number}))
             results, refusals = each(stores, lambda store, _: store.processes.register(registration))
             assert refusals == []
             assert len({str(process) for process in results}) == 1
             results, refusals = each(
                 stores,
                 lambda store, index: store.processes.register(
-                    holdfast.ProcessRegistration(f"other-{number}", holdfast.External(index))
+                    holdfast.ProcessRegistration(f"other-{number}", External(index))
                 ),
             )
             assert len(results) == 1
-            assert len(only(refusals, holdfast.RegistrationConflict)) == CALLERS - 1
+            assert len(only(refusals, RegistrationConflict)) == CALLERS - 1
 
     def test_events_appended_at_once_have_no_gaps_and_a_replay_key_is_used_once(
         self, stores: list[BlockingStore]
     ) -> None:
-        wake = holdfast.WakeRule(input=holdfast.Payload(), dedupe=holdfast.Pointer("/round"))
+        wake = WakeRule(input=Payload(), dedupe=Pointer("/round"))
         stores[0].processes.register(
             holdfast.ProcessRegistration(
                 "job",
-                holdfast.External(),
-                event_types=[holdfast.EventType("news", wake=wake), holdfast.EventType("once")],
+                External(),
+                event_types=[EventType("news", wake=wake), EventType("once")],
                 wake_target=holdfast.Scope("chat"),
             )
         )
@@ -109,14 +114,14 @@ class ProcessRaces(Contract):
     def test_a_process_ends_once_by_any_caller(self, stores: list[BlockingStore]) -> None:
         for number in range(ROUNDS):
             name = f"job-{number}"
-            stores[0].processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
-            outcomes: list[holdfast.Completed | holdfast.Failed | holdfast.Cancelled] = [
-                holdfast.Completed(1), holdfast.Completed(2), holdfast.Failed("no"), holdfast.Cancelled("stop"),
+            stores[0].processes.register(holdfast.ProcessRegistration(name, External()))
+            outcomes: list[Completed | Failed | Cancelled] = [
+                Completed(1), Completed(2), Failed("no"), Cancelled("stop"),
             ]  # fmt: skip
             results, refusals = each(stores, lambda store, index: store.processes.complete(name, outcomes[index]))
             assert len(results) == 1
             assert len(refusals) == CALLERS - 1
-            assert all(isinstance(one, holdfast.ReplayConflict | holdfast.AlreadyTerminal) for one in refusals)
+            assert all(isinstance(one, ReplayConflict | holdfast.AlreadyTerminal) for one in refusals)
             stored = stores[1].processes.get(name)
             assert stored is not None
             assert stored.outcome == results[0].outcome
@@ -126,8 +131,8 @@ class ProcessRaces(Contract):
     def test_a_lease_has_one_winner_and_the_others_are_told_who(self, stores: list[BlockingStore], kind: str) -> None:
         for number in range(ROUNDS):
             name = f"{kind}-{number}"
-            stores[0].processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
-            resource = holdfast.OnSession(name) if kind == "session" else holdfast.OnProcess(name)
+            stores[0].processes.register(holdfast.ProcessRegistration(name, External()))
+            resource = OnSession(name) if kind == "session" else OnProcess(name)
             results, refusals = each(stores, lambda store, index: store.leases.claim(resource, owner_id=f"w{index}"))
             (lease,) = results
             assert lease.fence == 1
@@ -141,32 +146,32 @@ class ProcessRaces(Contract):
         first, second, *_ = stores
         for number in range(ROUNDS):
             name = f"job-{number}"
-            first.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
-            held = first.leases.claim(holdfast.OnProcess(name), owner_id="w1", ttl_ms=1_000)
+            first.processes.register(holdfast.ProcessRegistration(name, External()))
+            held = first.leases.claim(OnProcess(name), owner_id="w1", ttl_ms=1_000)
 
-            def take_over(name: str = name) -> holdfast.Lease:
+            def take_over(name: str = name) -> Lease:
                 clock.advance(1_000)
-                return second.leases.claim(holdfast.OnProcess(name), owner_id="w2", ttl_ms=1_000)
+                return second.leases.claim(OnProcess(name), owner_id="w2", ttl_ms=1_000)
 
             calls: list[Callable[[], Any]] = [
                 take_over,
-                lambda: first.processes.complete(name, holdfast.Completed("w1"), lease=held),
+                lambda: first.processes.complete(name, Completed("w1"), lease=held),
             ]
             results, refusals = race(*calls)
             (winner,) = results
             (refusal,) = refusals
-            if isinstance(winner, holdfast.Lease):
+            if isinstance(winner, Lease):
                 assert type(refusal) is holdfast.LeaseLost
                 assert winner.fence > held.fence
-                second.processes.complete(name, holdfast.Completed("w2"), lease=winner)
+                second.processes.complete(name, Completed("w2"), lease=winner)
             else:
                 assert type(refusal) is holdfast.AlreadyTerminal
             stored = first.processes.get(name)
             assert stored is not None
-            assert stored.outcome == holdfast.Completed("w2" if isinstance(winner, holdfast.Lease) else "w1")
+            assert stored.outcome == Completed("w2" if isinstance(winner, Lease) else "w1")
 
     def test_a_handle_moved_to_two_places_at_once_arrives_at_one(self, stores: list[BlockingStore]) -> None:
-        stores[0].processes.register(holdfast.ProcessRegistration("job", holdfast.External()))
+        stores[0].processes.register(holdfast.ProcessRegistration("job", External()))
         for _ in range(ROUNDS):
             stores[0].grants.grant(holdfast.Scope("chat"), "job")
             results, refusals = each(
@@ -176,7 +181,7 @@ class ProcessRaces(Contract):
                 ),
             )
             assert len(results) == 1
-            assert len(only(refusals, holdfast.NotGranted)) == CALLERS - 1
+            assert len(only(refusals, NotGranted)) == CALLERS - 1
             (grant,) = stores[0].grants.of_process("job")
             assert grant.scope == results[0][0].scope
             assert stores[0].grants.revoke(grant.scope, "job")
@@ -185,7 +190,7 @@ class ProcessRaces(Contract):
 
     def test_one_occurrence_sent_several_times_at_once_is_delivered_once(self, stores: list[BlockingStore]) -> None:
         drafts = [
-            holdfast.SubscriptionDraft(source_type="cron", source_key="daily", key=key, target=holdfast.External())
+            SubscriptionDraft(source_type="cron", source_key="daily", key=key, target=External())
             for key in ("one", "two")
         ]
         for draft in drafts:

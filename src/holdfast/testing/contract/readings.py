@@ -10,17 +10,26 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.errors import StoreClosed
+from holdfast.events import EventType
+from holdfast.leases import Lease, OnProcess, OnSession, Token
+from holdfast.processes import Completed, External, ExternalRef, Process, SignalWait
+from holdfast.queue import WorkCompletion
+from holdfast.schedules import Schedule
+from holdfast.sessions import CommitReceipt, FullGraph, NodesReceipt, SessionMeta
 from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.triggers import Occurrence, SubscriptionDraft, TriggerDelivery
+from holdfast.workers import WorkerInfo
 
 Call = Callable[[BlockingStore], Any]
 
 CHAT = holdfast.Scope("chat")
-LEASE = holdfast.Lease(holdfast.OnSession("chat"), "me", holdfast.Token("0" * 32), 1, 0, 1)
-RUN_LEASE = holdfast.Lease(holdfast.OnProcess("job"), "me", holdfast.Token("0" * 32), 1, 0, 1)
-REF = holdfast.ExternalRef("ci", "1")
-CLAIM = holdfast.WorkCompletion("chat", "claim:1", holdfast.Token("0" * 32), 1, ("batch:1",))
-JOB = holdfast.ProcessRegistration("job", holdfast.External(), event_types=[holdfast.EventType("progress")])
-DRAFT = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
+LEASE = Lease(OnSession("chat"), "me", Token("0" * 32), 1, 0, 1)
+RUN_LEASE = Lease(OnProcess("job"), "me", Token("0" * 32), 1, 0, 1)
+REF = ExternalRef("ci", "1")
+CLAIM = WorkCompletion("chat", "claim:1", Token("0" * 32), 1, ("batch:1",))
+JOB = holdfast.ProcessRegistration("job", External(), event_types=[EventType("progress")])
+DRAFT = SubscriptionDraft(source_type="cron", source_key="k", target=External())
 
 
 def _turn(session: Session) -> None:
@@ -33,7 +42,7 @@ def _transaction(store: BlockingStore) -> None:
         tx.sessions.create("new")
 
 
-WORKER = holdfast.WorkerInfo("w1", host="here", pid=7)
+WORKER = WorkerInfo("w1", host="here", pid=7)
 
 WRITES: dict[str, Call] = {
     "position": lambda store: store.position(),
@@ -41,7 +50,7 @@ WRITES: dict[str, Call] = {
     "sessions.fork": lambda store: store.sessions.fork("chat", into="fork"),
     "sessions.delete": lambda store: store.sessions.delete("chat"),
     "session.save_meta": lambda store: store.sessions.handle("chat").save_meta(
-        holdfast.SessionMeta("chat", "name", created_at_ms=0)
+        SessionMeta("chat", "name", created_at_ms=0)
     ),
     "session.commit": lambda store: store.sessions.handle("chat").commit(holdfast.Commit()),
     "session.commit again": lambda store: store.sessions.handle("chat").commit(holdfast.Commit(turn_id="turn-1")),
@@ -88,8 +97,8 @@ WRITES: dict[str, Call] = {
     "processes.register": lambda store: store.processes.register(JOB),
     "processes.restore": lambda store: store.processes.restore(_process(store), store.events.after("job").items),
     "processes.set_external_ref": lambda store: store.processes.set_external_ref("job", REF),
-    "processes.set_wait": lambda store: store.processes.set_wait("job", holdfast.SignalWait("go", ordinal=1)),
-    "processes.complete": lambda store: store.processes.complete("job", holdfast.Completed(1)),
+    "processes.set_wait": lambda store: store.processes.set_wait("job", SignalWait("go", ordinal=1)),
+    "processes.complete": lambda store: store.processes.complete("job", Completed(1)),
     "processes.clear_wait": lambda store: store.processes.clear_wait("job"),
     "processes.wait": lambda store: store.processes.wait("job", timeout_ms=1),
     "processes.forget_session": lambda store: store.processes.forget_session("chat"),
@@ -102,7 +111,7 @@ WRITES: dict[str, Call] = {
     "grants.grant": lambda store: store.grants.grant(CHAT, "job"),
     "grants.transfer": lambda store: store.grants.transfer(CHAT, holdfast.Scope("other"), ["job"]),
     "grants.revoke": lambda store: store.grants.revoke(CHAT, "job"),
-    "leases.claim": lambda store: store.leases.claim(holdfast.OnSession("chat"), owner_id="me"),
+    "leases.claim": lambda store: store.leases.claim(OnSession("chat"), owner_id="me"),
     "leases.renew": lambda store: store.leases.renew(LEASE),
     "leases.release": lambda store: store.leases.release(LEASE),
     "triggers.subscribe": lambda store: store.triggers.subscribe(DRAFT),
@@ -146,7 +155,7 @@ READS: dict[str, Call] = {
     "sessions.list": lambda store: store.sessions.list(),
     "session.load": lambda store: store.sessions.handle("chat").load(),
     "session.load at": lambda store: store.sessions.handle("chat").load(at=1),
-    "session.load whole": lambda store: store.sessions.handle("chat").load(holdfast.FullGraph()),
+    "session.load whole": lambda store: store.sessions.handle("chat").load(FullGraph()),
     "session.load_node": lambda store: store.sessions.handle("chat").load_node("n1"),
     "session.nodes": lambda store: store.sessions.handle("chat").nodes(),
     "session.messages": lambda store: store.sessions.handle("chat").messages(),
@@ -176,7 +185,7 @@ READS: dict[str, Call] = {
     "grants.list_live": lambda store: store.grants.list_live(CHAT),
     "grants.has": lambda store: store.grants.has(CHAT, "job"),
     "grants.of_process": lambda store: store.grants.of_process("job"),
-    "leases.holder": lambda store: store.leases.holder(holdfast.OnSession("chat")),
+    "leases.holder": lambda store: store.leases.holder(OnSession("chat")),
     "triggers.list": lambda store: store.triggers.list(),
     "triggers.source_key": lambda store: store.triggers.source_key("cron"),
     "triggers.undelivered": lambda store: store.triggers.undelivered(),
@@ -195,7 +204,7 @@ READS: dict[str, Call] = {
 
 NOT_POSITIONS = [
     *("", " ", "junk", "postgresql:", "postgresql:1.1.0", "sqlite:1", "x" * 129, "1\x00", 1, b"x", ("memory",)),
-    holdfast.NodesReceipt("chat", added=0, replayed=0),
+    NodesReceipt("chat", added=0, replayed=0),
 ]
 """Values that no store returns as a position."""
 
@@ -206,7 +215,7 @@ def _session(store: BlockingStore) -> Session:
     return found
 
 
-def _process(store: BlockingStore) -> holdfast.Process:
+def _process(store: BlockingStore) -> Process:
     found = store.processes.get("job")
     assert found is not None
     return found
@@ -221,17 +230,17 @@ def _attachment(store: BlockingStore) -> str:
     return entry.attachment_id
 
 
-def _occurrence(store: BlockingStore) -> holdfast.Occurrence:
+def _occurrence(store: BlockingStore) -> Occurrence:
     [occurrence] = store.triggers.occurrences()
     return occurrence
 
 
-def _schedule(store: BlockingStore) -> holdfast.Schedule:
+def _schedule(store: BlockingStore) -> Schedule:
     [schedule] = store.schedules.list()
     return schedule
 
 
-def _delivery(store: BlockingStore) -> holdfast.TriggerDelivery:
+def _delivery(store: BlockingStore) -> TriggerDelivery:
     [delivery] = store.triggers.deliveries(_occurrence(store).occurrence_id)
     return delivery
 
@@ -246,7 +255,7 @@ class ReadingContract(Contract):
     """`store.reading` and the positions of receipts."""
 
     @pytest.fixture
-    def chat(self, store: BlockingStore) -> holdfast.CommitReceipt:
+    def chat(self, store: BlockingStore) -> CommitReceipt:
         """Make a session with a turn, work and an attachment; a process, a grant, an occurrence and an artifact."""
         receipt = store.sessions.create("chat").commit(
             holdfast.Commit(turn_id="turn-1", graph=holdfast.Append([holdfast.Node("n1", payload="hi")]))
@@ -284,7 +293,7 @@ class ReadingContract(Contract):
         assert claim is not None
         subscription = store.triggers.subscribe(DRAFT)
         occurrence = store.triggers.record("cron", "k", idempotency_key="today")
-        process = store.processes.register(holdfast.ProcessRegistration("other", holdfast.External()))
+        process = store.processes.register(holdfast.ProcessRegistration("other", External()))
         for give in (
             lambda: session.commit(holdfast.Commit(turn_id="turn-1")),
             lambda: session.add_nodes([holdfast.Node("beside")]),
@@ -302,15 +311,15 @@ class ReadingContract(Contract):
             for position in (first.position, again.position):
                 assert _revision(store.reading(after=position)) == 1
 
-    def test_receipts_are_equal_whatever_their_positions(self, chat: holdfast.CommitReceipt) -> None:
+    def test_receipts_are_equal_whatever_their_positions(self, chat: CommitReceipt) -> None:
         other = replace(chat, position="elsewhere")
         assert other == chat
         assert replace(chat, revision=7) != chat
-        assert chat != holdfast.NodesReceipt("chat", 0, 0)
+        assert chat != NodesReceipt("chat", 0, 0)
 
     @pytest.mark.parametrize("call", READS)
     def test_a_read_answers_like_the_store(
-        self, bench: Bench, store: BlockingStore, chat: holdfast.CommitReceipt, call: str
+        self, bench: Bench, store: BlockingStore, chat: CommitReceipt, call: str
     ) -> None:
         before = bench.dump()
         assert READS[call](store.reading(after=chat)) == READS[call](store)
@@ -319,7 +328,7 @@ class ReadingContract(Contract):
 
     @pytest.mark.parametrize("call", WRITES)
     def test_what_writes_waits_or_decides_is_refused(
-        self, bench: Bench, store: BlockingStore, chat: holdfast.CommitReceipt, call: str
+        self, bench: Bench, store: BlockingStore, chat: CommitReceipt, call: str
     ) -> None:
         for fresh in (store.reading(), store.reading(after=chat)):
             with refused(bench, holdfast.InvalidRequest) as info:
@@ -341,11 +350,11 @@ class ReadingContract(Contract):
             store.reading(**{name: value})
         assert info.value.field == name
 
-    def test_the_terms_of_a_reading_can_be_changed(self, store: BlockingStore, chat: holdfast.CommitReceipt) -> None:
+    def test_the_terms_of_a_reading_can_be_changed(self, store: BlockingStore, chat: CommitReceipt) -> None:
         fresh = store.reading().reading(after=chat, wait_ms=0, fall_back=False)
         assert _revision(fresh) == chat.revision
 
-    def test_closing_a_reading_leaves_the_store_open(self, store: BlockingStore, chat: holdfast.CommitReceipt) -> None:
+    def test_closing_a_reading_leaves_the_store_open(self, store: BlockingStore, chat: CommitReceipt) -> None:
         with store.reading() as fresh:
             assert fresh.durability == store.durability
             assert fresh.schema_version == store.schema_version
@@ -355,5 +364,5 @@ class ReadingContract(Contract):
         other = bench.open()
         fresh = other.reading()
         other.close()
-        with pytest.raises(holdfast.StoreClosed):
+        with pytest.raises(StoreClosed):
             fresh.sessions.list()

@@ -10,6 +10,8 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.leases import Lease, OnProcess
+from holdfast.processes import Abandoned, Cancelled, Completed, External, RunClaim, SignalWait
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.runs import HOUR_MS, start
@@ -17,7 +19,7 @@ from holdfast.testing.contract.runs import HOUR_MS, start
 TTL_MS = 30_000
 
 
-def next_run(store: BlockingStore, owner_id: str = "w1", **options: Any) -> holdfast.RunClaim:
+def next_run(store: BlockingStore, owner_id: str = "w1", **options: Any) -> RunClaim:
     """Claim a run. It must succeed."""
     given: dict[str, Any] = {"ttl_ms": TTL_MS, **options}
     claim = store.processes.claim_next(owner_id=owner_id, **given)
@@ -38,7 +40,7 @@ def is_free(store: BlockingStore) -> bool:
     return store.processes.claim_next(owner_id="probe") is not None
 
 
-GIVING_BACK: dict[str, Callable[[BlockingStore, holdfast.Lease], Any]] = {
+GIVING_BACK: dict[str, Callable[[BlockingStore, Lease], Any]] = {
     "release": lambda store, lease: store.leases.release(lease),
     "suspend": lambda store, lease: store.processes.suspend(lease, seen=0, due_at_ms=0),
     "retry_later": lambda store, lease: store.processes.retry_later(lease, "broke", retry_in_ms=0),
@@ -46,10 +48,10 @@ GIVING_BACK: dict[str, Callable[[BlockingStore, holdfast.Lease], Any]] = {
 """Calls by which a holder gives a run back, so that it is due at once."""
 
 
-HOLDING: dict[str, Callable[[BlockingStore, holdfast.Lease], Any]] = {
+HOLDING: dict[str, Callable[[BlockingStore, Lease], Any]] = {
     **GIVING_BACK,
     "append": lambda store, lease: store.events.append("run-1", "step", lease=lease),
-    "complete": lambda store, lease: store.processes.complete("run-1", holdfast.Completed(), lease=lease),
+    "complete": lambda store, lease: store.processes.complete("run-1", Completed(), lease=lease),
 }
 """Calls that only the holder of a run may make."""
 
@@ -91,11 +93,11 @@ class RunClaimContract(Contract):
         assert (claim.process.attempt, claim.takeover, claim.must_abandon) == (1, False, False)
         assert claim.process == store.processes.get("run-1")
         assert (claim.lease.owner_id, claim.lease.expires_at_ms) == ("w1", clock.now_ms() + TTL_MS)
-        holder = store.leases.holder(holdfast.OnProcess("run-1"))
+        holder = store.leases.holder(OnProcess("run-1"))
         assert holder is not None
         assert (holder.owner_id, holder.fence) == ("w1", claim.lease.fence)
         assert store.processes.claim_next(owner_id="w1") is None
-        assert store.processes.complete("run-1", holdfast.Completed(), lease=claim.lease).status == "completed"
+        assert store.processes.complete("run-1", Completed(), lease=claim.lease).status == "completed"
         assert store.processes.claim_next(owner_id="w1") is None
         assert store.maintenance.verify().findings == ()
 
@@ -118,10 +120,10 @@ class RunClaimContract(Contract):
         assert claimed_ids(store) == ["b2"]
 
     def test_other_processes_and_external_runs_are_never_claimed(self, store: BlockingStore) -> None:
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration("build", External()))
         start(store, recovery="external")
         assert claimed_ids(store) == []
-        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=TTL_MS)
+        lease = store.leases.claim(OnProcess("run-1"), owner_id="w1", ttl_ms=TTL_MS)
         assert store.leases.release(lease)
         store.events.request_cancel("run-1")
         assert claimed_ids(store) == []
@@ -134,7 +136,7 @@ class RunClaimContract(Contract):
     ) -> None:
         start(store)
         start(store, "run-2")
-        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=TTL_MS)
+        lease = store.leases.claim(OnProcess("run-1"), owner_id="w1", ttl_ms=TTL_MS)
         assert claimed_ids(store, ttl_ms=HOUR_MS) == ["run-2"]
         store.leases.renew(lease, ttl_ms=2 * TTL_MS)
         clock.advance(TTL_MS)
@@ -175,7 +177,7 @@ class RunClaimContract(Contract):
         start(store)
         claim = next_run(store, ttl_ms=HOUR_MS)
         GIVING_BACK[call](store, claim.lease)
-        assert store.leases.holder(holdfast.OnProcess("run-1")) is None
+        assert store.leases.holder(OnProcess("run-1")) is None
         again = next_run(store, "w2")
         assert (again.takeover, again.lease.fence) == (False, claim.lease.fence + 1)
         assert store.maintenance.verify().findings == ()
@@ -203,7 +205,7 @@ class RunClaimContract(Contract):
         start(store)
         next_run(store)
         clock.advance(TTL_MS)
-        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w2", ttl_ms=TTL_MS)
+        lease = store.leases.claim(OnProcess("run-1"), owner_id="w2", ttl_ms=TTL_MS)
         store.leases.release(lease)
         assert next_run(store).process.attempt == 2
 
@@ -240,7 +242,7 @@ class RunClaimContract(Contract):
         self, store: BlockingStore, clock: ManualClock, call: str
     ) -> None:
         start(store)
-        wait = holdfast.SignalWait("approve", 1)
+        wait = SignalWait("approve", 1)
         run = store.processes.suspend(next_run(store).lease, seen=0, wait=wait)
         assert (run.due_at_ms, run.suspended) == (None, True)
         assert run.wait == msgspec.structs.replace(wait, since_ms=clock.now_ms())
@@ -269,7 +271,7 @@ class RunClaimContract(Contract):
         run = store.processes.suspend(lease, seen=1, due_at_ms=clock.now_ms() + HOUR_MS)
         assert (run.due_at_ms, run.suspended) == (clock.now_ms(), True)
         lease = next_run(store).lease
-        assert store.processes.suspend(lease, seen=2, wait=holdfast.SignalWait("x", 1)).due_at_ms is None
+        assert store.processes.suspend(lease, seen=2, wait=SignalWait("x", 1)).due_at_ms is None
 
     def test_a_run_that_is_not_due_yet_starts_on_a_request_to_cancel_only(
         self, store: BlockingStore, clock: ManualClock
@@ -302,7 +304,7 @@ class RunClaimContract(Contract):
             assert (claim.process.lost_owner_id, claim.process.attempt) == ("w1", 1)
             store.leases.release(claim.lease)
         claim = next_run(store, "w4")
-        outcome = holdfast.Abandoned("its worker died", {"owner": claim.process.lost_owner_id})
+        outcome = Abandoned("its worker died", {"owner": claim.process.lost_owner_id})
         ended = store.processes.complete("run-1", outcome, lease=claim.lease)
         assert (ended.status, ended.outcome, ended.lost_owner_id) == ("abandoned", outcome, "w1")
         assert store.maintenance.verify().findings == ()
@@ -322,8 +324,8 @@ class RunClaimContract(Contract):
         assert info.value.field == field
 
     def test_only_a_run_sleeps(self, store: BlockingStore, bench: Bench) -> None:
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
-        lease = store.leases.claim(holdfast.OnProcess("build"), owner_id="w1", ttl_ms=TTL_MS)
+        store.processes.register(holdfast.ProcessRegistration("build", External()))
+        lease = store.leases.claim(OnProcess("build"), owner_id="w1", ttl_ms=TTL_MS)
         with refused(bench, holdfast.InvalidRequest) as info:
             store.processes.suspend(lease, seen=0, due_at_ms=0)
         assert isinstance(info.value, holdfast.InvalidRequest)
@@ -333,7 +335,7 @@ class RunClaimContract(Contract):
     def test_a_run_that_ended_sleeps_no_more(self, store: BlockingStore, bench: Bench, call: str) -> None:
         start(store)
         lease = next_run(store).lease
-        store.processes.complete("run-1", holdfast.Cancelled())
+        store.processes.complete("run-1", Cancelled())
         with refused(bench, holdfast.AlreadyTerminal):
             GIVING_BACK[call](store, lease)
 

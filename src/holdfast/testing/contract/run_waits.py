@@ -42,7 +42,7 @@ class RunWaitContract(Contract):
         acts: dict[str, Callable[[], Any]] = {
             "start": lambda: start(other),
             "register": lambda: other.processes.register(
-                holdfast.ProcessRegistration("run-1", holdfast.Run("research"))
+                holdfast.ProcessRegistration("run-1", holdfast.processes.Run("research"))
             ),
             "signal": lambda: other.events.signal("run-1", "go"),
             "cancel": lambda: other.events.request_cancel("run-1"),
@@ -53,7 +53,7 @@ class RunWaitContract(Contract):
             if cause in GIVING_BACK:
                 acts[cause] = lambda: GIVING_BACK[cause](other, lease)
             else:
-                store.processes.suspend(lease, seen=0, wait=holdfast.SignalWait("go", 1))
+                store.processes.suspend(lease, seen=0, wait=holdfast.processes.SignalWait("go", 1))
         waiting = in_background(lambda: store.processes.wait_next(timeout_ms=WAIT_MS))
         bench.parked()
         acts[cause]()
@@ -66,7 +66,7 @@ class RunWaitContract(Contract):
     ) -> None:
         start(store, due_at_ms=clock.now_ms() + HOUR_MS if cause == "due" else None)
         if cause == "lease":
-            store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=HOUR_MS)
+            store.leases.claim(holdfast.leases.OnProcess("run-1"), owner_id="w1", ttl_ms=HOUR_MS)
         elif cause != "due":
             lease = next_run(store, ttl_ms=HOUR_MS).lease
             if cause == "asleep":

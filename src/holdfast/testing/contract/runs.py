@@ -9,13 +9,17 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import RegistrationConflict
+from holdfast.events import EventType
+from holdfast.leases import OnProcess, OnSession, Token
+from holdfast.processes import Abandoned, Completed, External, Process, ProcessIdentity, Run
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 
 HOUR_MS = 3_600_000
 
 
-def start(store: BlockingStore, process_id: str = "run-1", kind: str = "research", **options: Any) -> holdfast.Process:
+def start(store: BlockingStore, process_id: str = "run-1", kind: str = "research", **options: Any) -> Process:
     """Start a run."""
     return store.processes.start(kind, options.pop("args", None), id=process_id, **options).process
 
@@ -31,14 +35,14 @@ class RunContract(Contract):
         assert (receipt.created, receipt.position != "") == (True, True)
         run = receipt.process
         assert (run.input, run.identity) == (
-            holdfast.Run("research", "2", {"question": "why?"}),
-            holdfast.ProcessIdentity("research"),
+            Run("research", "2", {"question": "why?"}),
+            ProcessIdentity("research"),
         )
         assert (run.due_at_ms, run.attempt, run.suspended, run.last_error) == (now_ms, 0, False, None)
         assert (run.recovery, run.lost_owner_id, run.status) == ("rerunnable", None, "running")
         assert store.processes.get("run-1") == run
         assert store.processes.register(
-            holdfast.ProcessRegistration("run-1", holdfast.Run("research", "2", {"question": "why?"}))
+            holdfast.ProcessRegistration("run-1", Run("research", "2", {"question": "why?"}))
         ) == run  # fmt: skip
 
     def test_a_run_can_be_due_later(self, store: BlockingStore, clock: ManualClock) -> None:
@@ -59,7 +63,7 @@ class RunContract(Contract):
     ) -> None:
         start(store, args=[1])
         options: dict[str, Any] = {"args": [1]}
-        with refused(bench, holdfast.RegistrationConflict):
+        with refused(bench, RegistrationConflict):
             start(store, **(options | other))
 
     def test_each_start_without_an_id_is_a_run_of_its_own(self, store: BlockingStore) -> None:
@@ -89,7 +93,7 @@ class RunContract(Contract):
 
     def test_the_end_of_a_run_wakes_its_target(self, store: BlockingStore) -> None:
         start(store, wake_target=holdfast.Scope("chat"))
-        store.processes.complete("run-1", holdfast.Completed({"found": 3}))
+        store.processes.complete("run-1", Completed({"found": 3}))
         [batch] = store.queue.list("chat")
         wake = batch.items[0].payload["wake"]
         assert (wake["process_id"], wake["event_type"]) == ("run-1", "process.completed")
@@ -111,15 +115,15 @@ class RunContract(Contract):
             store.events.append("run-1", name)
 
     def test_a_declared_type_of_a_run_counts_instead_of_the_core_one(self, store: BlockingStore, bench: Bench) -> None:
-        kinds = [holdfast.EventType("progress", {"type": "integer"})]
-        store.processes.register(holdfast.ProcessRegistration("run-1", holdfast.Run("research"), event_types=kinds))
+        kinds = [EventType("progress", {"type": "integer"})]
+        store.processes.register(holdfast.ProcessRegistration("run-1", Run("research"), event_types=kinds))
         assert store.events.append("run-1", "progress", 1).event.sequence == 1
         with refused(bench, holdfast.InvalidRequest):
             store.events.append("run-1", "progress", "half")
 
     @pytest.mark.parametrize("name", ["step", "progress", "signal.approve"])
     def test_other_processes_declare_these_types(self, store: BlockingStore, bench: Bench, name: str) -> None:
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
+        store.processes.register(holdfast.ProcessRegistration("build", External()))
         with refused(bench, holdfast.InvalidRequest):
             store.events.append("build", name)
 
@@ -129,13 +133,13 @@ class RunContract(Contract):
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         start(store)
-        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=1_000)
+        lease = store.leases.claim(OnProcess("run-1"), owner_id="w1", ttl_ms=1_000)
         assert store.events.append("run-1", "step", 1, replay_key="a", lease=lease).event.sequence == 1
         clock.advance(1_000)
         with refused(bench, holdfast.LeaseLost):
             store.events.append("run-1", "step", 2, replay_key="b", lease=lease)
         assert store.events.append("run-1", "step", 1, replay_key="a", lease=lease).replayed
-        newer = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w2", ttl_ms=1_000)
+        newer = store.leases.claim(OnProcess("run-1"), owner_id="w2", ttl_ms=1_000)
         with refused(bench, holdfast.LeaseLost):
             store.events.append("run-1", "step", 2, replay_key="b", lease=lease)
         assert store.events.append("run-1", "step", 2, replay_key="b", lease=newer).event.sequence == 2
@@ -143,14 +147,14 @@ class RunContract(Contract):
     @pytest.mark.parametrize("part", ["token", "fence"])
     def test_an_event_under_a_forged_lease_is_refused(self, store: BlockingStore, bench: Bench, part: str) -> None:
         start(store)
-        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=HOUR_MS)
-        forged = {"token": holdfast.Token("0" * 32), "fence": lease.fence + 1}
+        lease = store.leases.claim(OnProcess("run-1"), owner_id="w1", ttl_ms=HOUR_MS)
+        forged = {"token": Token("0" * 32), "fence": lease.fence + 1}
         with refused(bench, holdfast.LeaseLost):
             store.events.append("run-1", "step", lease=msgspec.structs.replace(lease, **{part: forged[part]}))
 
     def test_a_lease_on_something_else_is_the_wrong_argument(self, store: BlockingStore, bench: Bench) -> None:
         start(store)
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1")
+        lease = store.leases.claim(OnSession("chat"), owner_id="w1")
         with refused(bench, holdfast.InvalidRequest) as info:
             store.events.append("run-1", "step", lease=lease)
         assert isinstance(info.value, holdfast.InvalidRequest)
@@ -158,8 +162,8 @@ class RunContract(Contract):
 
     def test_after_the_end_the_end_is_the_answer_to_a_holder(self, store: BlockingStore, bench: Bench) -> None:
         start(store)
-        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=HOUR_MS)
-        store.processes.complete("run-1", holdfast.Completed(), lease=lease)
+        lease = store.leases.claim(OnProcess("run-1"), owner_id="w1", ttl_ms=HOUR_MS)
+        store.processes.complete("run-1", Completed(), lease=lease)
         with refused(bench, holdfast.AlreadyTerminal):
             store.events.append("run-1", "step", lease=lease)
 
@@ -167,7 +171,7 @@ class RunContract(Contract):
 
     def test_an_abandoned_process_keeps_its_evidence(self, store: BlockingStore) -> None:
         start(store, recovery="owner_bound")
-        outcome = holdfast.Abandoned("its worker is gone", {"owner": "w1", "pid": 7})
+        outcome = Abandoned("its worker is gone", {"owner": "w1", "pid": 7})
         ended = store.processes.complete("run-1", outcome)
         assert (ended.status, ended.outcome, ended.due_at_ms) == ("abandoned", outcome, None)
         assert [one.id for one in store.processes.list(status="abandoned")] == ["run-1"]
@@ -180,8 +184,8 @@ class RunContract(Contract):
         start(store)
         wrong: Any = 7
         for field, outcome in (
-            ("outcome.message", holdfast.Abandoned(wrong)),
-            ("outcome.evidence", holdfast.Abandoned("gone", object())),
+            ("outcome.message", Abandoned(wrong)),
+            ("outcome.evidence", Abandoned("gone", object())),
         ):
             with refused(bench, holdfast.InvalidRequest) as info:
                 store.processes.complete("run-1", outcome)

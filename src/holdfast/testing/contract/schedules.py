@@ -10,8 +10,12 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import UnknownSchedule
+from holdfast.processes import External, Run
+from holdfast.schedules import Schedule
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.triggers import SubscriptionDraft, registration_for
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -57,10 +61,10 @@ class ScheduleContract(Contract):
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         move(clock, "2026-11-17T12:00+01:00")
-        run = holdfast.Run("report", "2", {"depth": 3})
+        run = Run("report", "2", {"depth": 3})
         second = store.schedules.put("weekly", "30 8 * * MON", run=run)
         first = store.schedules.put("nightly", NIGHTLY, tz="Europe/Vienna", work=work())
-        assert first == holdfast.Schedule(
+        assert first == Schedule(
             name="nightly",
             cron=NIGHTLY,
             tz="Europe/Vienna",
@@ -133,8 +137,8 @@ class ScheduleContract(Contract):
             ({"work": work(source_key="k")}, "work.source_key"),
             ({"work": work(available_at_ms=1)}, "work.available_at_ms"),
             ({"work": work(payloads=["x" * 2_000])}, "work.payloads[0]"),
-            ({"run": holdfast.Run("r", args="x" * 2_000)}, "run.args"),
-            ({"work": work(), "run": holdfast.Run("r")}, "run"),
+            ({"run": Run("r", args="x" * 2_000)}, "run.args"),
+            ({"work": work(), "run": Run("r")}, "run"),
         ],
     )
     def test_a_wrong_declaration_is_refused_by_field(self, bench: Bench, arguments: dict[str, Any], field: str) -> None:
@@ -175,9 +179,9 @@ class ScheduleContract(Contract):
 
     @pytest.mark.parametrize("call", ["pause", "resume", "run_now"])
     def test_an_unknown_schedule_is_refused(self, store: BlockingStore, bench: Bench, call: str) -> None:
-        with refused(bench, holdfast.UnknownSchedule) as info:
+        with refused(bench, UnknownSchedule) as info:
             getattr(store.schedules, call)("nightly")
-        assert isinstance(info.value, holdfast.UnknownSchedule)
+        assert isinstance(info.value, UnknownSchedule)
         assert info.value.name == "nightly"
 
     def test_a_removed_schedule_fires_no_more(self, store: BlockingStore, clock: ManualClock) -> None:
@@ -200,7 +204,7 @@ class ScheduleContract(Contract):
 
     def test_a_request_with_a_key_fires_once(self, store: BlockingStore, bench: Bench, clock: ManualClock) -> None:
         store.schedules.put("nightly", NIGHTLY, work=work())
-        store.schedules.put("run", NIGHTLY, run=holdfast.Run("report"))
+        store.schedules.put("run", NIGHTLY, run=Run("report"))
         firings = [store.schedules.run_now(name, idempotency_key="request-7") for name in ("nightly", "run")]
         clock.advance(5)
         before = bench.dump()
@@ -267,24 +271,22 @@ class ScheduleContract(Contract):
     def test_deliveries_that_start_runs_are_listed_and_waited_for_apart(
         self, store: BlockingStore, bench: Bench
     ) -> None:
-        for target in (holdfast.External(), holdfast.Run("report")):
-            draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=target)
+        for target in (External(), Run("report")):
+            draft = SubscriptionDraft(source_type="cron", source_key="daily", target=target)
             store.triggers.subscribe(draft)
         store.triggers.cancel("trigger:2")
         store.triggers.emit("cron", "daily", idempotency_key="1")
         assert (len(store.triggers.undelivered()), len(store.triggers.undelivered(runs_only=True))) == (1, 0)
         with pytest.raises(holdfast.WaitTimeout):
             store.triggers.wait_undelivered(timeout_ms=1)
-        draft = holdfast.SubscriptionDraft(
-            source_type="cron", source_key="daily", target=holdfast.Run("report"), key="again"
-        )
+        draft = SubscriptionDraft(source_type="cron", source_key="daily", target=Run("report"), key="again")
         store.triggers.subscribe(draft)
         waiting = in_background(lambda: store.triggers.wait_undelivered(timeout_ms=WAIT_MS))
         bench.parked()
         bench.open().triggers.emit("cron", "daily", idempotency_key="2")
         assert waiting.result(PATIENCE_S) is None
         [delivery] = store.triggers.undelivered(runs_only=True)
-        assert isinstance(delivery.subscription.draft.target, holdfast.Run)
+        assert isinstance(delivery.subscription.draft.target, Run)
         assert len(store.triggers.undelivered()) == 3
-        store.processes.register(holdfast.registration_for(delivery))
+        store.processes.register(registration_for(delivery))
         assert len(store.triggers.undelivered(runs_only=True)) == 0

@@ -19,7 +19,11 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.leases import OnProcess, OnSession
+from holdfast.processes import Completed, External
+from holdfast.sessions import FullGraph
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background
+from holdfast.triggers import SubscriptionDraft
 
 ROUNDS = 20
 CHILDREN = 3
@@ -70,7 +74,7 @@ while True:
     turn = holdfast.Commit(turn_id=f"turn-{n}", checkpoint=holdfast.Checkpoint(turn_state=n), enqueues=[draft])
     receipt = store.sessions.handle("chat").commit(turn)
     emission = store.triggers.emit("cron", "daily", idempotency_key=f"day-{n}")
-    process = store.processes.register(holdfast.ProcessRegistration(f"job-{n}", holdfast.External(n)))
+    process = store.processes.register(holdfast.ProcessRegistration(f"job-{n}", holdfast.processes.External(n)))
     event = store.events.append(f"job-{n}", "process.waiting", n, replay_key="once")
     say({
         "facts": [
@@ -95,7 +99,7 @@ hear()
 mine = []
 while (claim := store.processes.claim_next(owner_id=me)) is not None:
     mine.append(claim.process.id)
-    store.processes.complete(claim.process.id, holdfast.Completed(me), lease=claim.lease)
+    store.processes.complete(claim.process.id, holdfast.processes.Completed(me), lease=claim.lease)
 say(mine)
 """
 
@@ -104,7 +108,7 @@ while True:
     store.processes.wait_next(timeout_ms=20_000)
     claim = store.processes.claim_next(owner_id=me)
     log = store.events.after("run").items
-    store.processes.suspend(claim.lease, seen=len(log), wait=holdfast.SignalWait("go", len(log) + 1))
+    store.processes.suspend(claim.lease, seen=len(log), wait=holdfast.processes.SignalWait("go", len(log) + 1))
     say(len(log))
 """
 
@@ -116,7 +120,7 @@ hear()
 CLAIM_LEASE = """
 while True:
     n = hear()
-    say(attempt(lambda: store.leases.claim(holdfast.OnSession(f"chat-{n}"), owner_id=me, ttl_ms=600_000).fence))
+    say(attempt(lambda: store.leases.claim(holdfast.leases.OnSession(f"chat-{n}"), owner_id=me, ttl_ms=600_000).fence))
 """
 
 WAIT = """
@@ -139,7 +143,7 @@ OPEN_AT_ONCE = """
 say("ready")
 hear()
 store = holdfast.open_blocking(url)
-store.processes.register(holdfast.ProcessRegistration("job", holdfast.External()))
+store.processes.register(holdfast.ProcessRegistration("job", holdfast.processes.External()))
 receipt = store.sessions.handle(f"chat-{me}").commit(holdfast.Commit(expected_revision=0))
 store.close()
 say(receipt.revision)
@@ -150,7 +154,7 @@ handle = store.sessions.handle("chat")
 while True:
     revision = handle.commit(
         holdfast.Commit(
-            turn_id=f"{me}-{(view.revision if (view := handle.load(holdfast.ActivePath(last=1))) else 0) + 1}",
+            turn_id=f"{me}-{(view.revision if (view := handle.load(holdfast.sessions.ActivePath(last=1))) else 0) + 1}",
             graph=holdfast.Append([holdfast.Node(f"{me}-{view.revision if view else 0}", payload="x" * 5_000)]),
             checkpoint=holdfast.Checkpoint(turn_state={"by": me, "after": view.revision if view else 0}),
             enqueues=[holdfast.WorkDraft(payloads=[me])],
@@ -161,7 +165,7 @@ while True:
 
 HOLD = """
 claim = store.queue.claim("chat", owner_id=me, ttl_ms=700)
-lease = store.leases.claim(holdfast.OnProcess("job"), owner_id=me, ttl_ms=700)
+lease = store.leases.claim(holdfast.leases.OnProcess("job"), owner_id=me, ttl_ms=700)
 say([claim.fence, lease.fence])
 hear()
 """
@@ -179,7 +183,7 @@ def cause(store: BlockingStore, what: str, name: str) -> None:
     elif what == "work":
         store.queue.enqueue(holdfast.WorkDraft(session_id=name, payloads=[1]))
     else:
-        store.processes.complete(name, holdfast.Completed("end"))
+        store.processes.complete(name, Completed("end"))
 
 
 def wait(store: BlockingStore, what: str, name: str) -> object:
@@ -190,7 +194,7 @@ def wait(store: BlockingStore, what: str, name: str) -> object:
         store.queue.wait(name, timeout_ms=20_000)
         return "work"
     outcome = store.processes.wait(name, timeout_ms=20_000)
-    return outcome.value if isinstance(outcome, holdfast.Completed) else outcome
+    return outcome.value if isinstance(outcome, Completed) else outcome
 
 
 class Child:
@@ -307,9 +311,7 @@ class SecondProcessContract(Contract):
     def test_what_several_processes_say_at_once_is_stored_once(
         self, store: BlockingStore, start: Callable[..., list[Child]]
     ) -> None:
-        store.triggers.subscribe(
-            holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
-        )
+        store.triggers.subscribe(SubscriptionDraft(source_type="cron", source_key="daily", target=External()))
         children = start(SAME_FACTS)
         for number in range(ROUNDS):
             for child in children:
@@ -378,7 +380,7 @@ class SecondProcessContract(Contract):
             for child in children:
                 child.say(number)
             answers = [child.hear() for child in children]
-            holder = timely.leases.holder(holdfast.OnSession(f"chat-{number}"))
+            holder = timely.leases.holder(OnSession(f"chat-{number}"))
             assert holder is not None
             assert answers.count(1) == 1
             assert holder.owner_id == f"p{answers.index(1)}"
@@ -404,7 +406,7 @@ class SecondProcessContract(Contract):
         (child,) = start(WAIT, 1)
         for number in range(5):
             name = f"job-{number}"
-            store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
+            store.processes.register(holdfast.ProcessRegistration(name, External()))
             for what in ("event", "work", "end"):
                 child.say([what, name])
                 assert child.hear() == "waiting"
@@ -419,7 +421,7 @@ class SecondProcessContract(Contract):
         (child,) = start(CAUSE, 1)
         for number in range(5):
             name = f"job-{number}"
-            store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
+            store.processes.register(holdfast.ProcessRegistration(name, External()))
             for what in ("event", "work", "end"):
                 waiter = in_background(partial(wait, store, what, name))
                 bench.parked()
@@ -452,7 +454,7 @@ class SecondProcessContract(Contract):
             (child,) = start(WRITE_FOR_EVER, 1)
             acknowledged.extend(child.hear() for _ in range(3 + 4 * number))
             acknowledged.extend(child.kill())
-            view = handle.load(holdfast.FullGraph())
+            view = handle.load(FullGraph())
             assert view is not None
             assert acknowledged == [*range(1, len(acknowledged) + 1)]
             # At most one commit is stored whose writer died before it could report it.
@@ -469,7 +471,7 @@ class SecondProcessContract(Contract):
         self, timely: BlockingStore, start: Callable[..., list[Child]]
     ) -> None:
         timely.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["left over"]))
-        timely.processes.register(holdfast.ProcessRegistration("job", holdfast.External()))
+        timely.processes.register(holdfast.ProcessRegistration("job", External()))
         (child,) = start(HOLD, 1)
         assert child.hear() == [1, 1]
         assert child.kill() == []
@@ -479,6 +481,6 @@ class SecondProcessContract(Contract):
         assert claim.fence == 2
         assert [item.payload for batch in claim.batches for item in batch.items] == ["left over"]
         deadline = time.monotonic() + PATIENCE_S
-        while timely.leases.holder(holdfast.OnProcess("job")) is not None and time.monotonic() < deadline:
+        while timely.leases.holder(OnProcess("job")) is not None and time.monotonic() < deadline:
             pass
-        assert timely.leases.claim(holdfast.OnProcess("job"), owner_id="heir").fence == 2
+        assert timely.leases.claim(OnProcess("job"), owner_id="heir").fence == 2

@@ -8,28 +8,34 @@ from functools import partial
 import pytest
 
 import holdfast
+from holdfast.attachments import AttachmentEntry
 from holdfast.blocking import BlockingStore, Session
+from holdfast.errors import SessionBindingConflict, StoreClosed
+from holdfast.leases import OnSession
+from holdfast.processes import BySession, External
+from holdfast.sessions import Child, CommitReceipt, FullGraph, Root, SessionDeletionReport, SessionMeta, SessionSummary
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 from holdfast.testing.contract.graph import chain, ids, loaded
+from holdfast.triggers import SubscriptionDraft
 
 START_MS = 1_700_000_000_000
 """Start of the bench's clock."""
 
-META = holdfast.SessionMeta(
+META = SessionMeta(
     "chat",
     "A name",
     created_at_ms=12,
     model="some-model",
     owner="ada",
     cwd="/somewhere",
-    relation=holdfast.Child("parent", {"type": "turn", "turn_id": "t-1"}),
+    relation=Child("parent", {"type": "turn", "turn_id": "t-1"}),
 )
 
 READS: dict[str, Callable[[Session], object]] = {
     "meta": lambda session: session.meta(),
     "load": lambda session: session.load(),
-    "load_full": lambda session: session.load(holdfast.FullGraph()),
+    "load_full": lambda session: session.load(FullGraph()),
     "load_node": lambda session: session.load_node("n1"),
     "nodes": lambda session: session.nodes(),
     "history": lambda session: session.history(),
@@ -74,14 +80,14 @@ class SessionContract(Contract):
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         clock.advance(7)
-        relation = holdfast.Child("parent", {"type": "tool_call", "call_id": "c"})
+        relation = Child("parent", {"type": "tool_call", "call_id": "c"})
         made = store.sessions.create("chat", owner="ada", model="m", cwd="/tmp/x y", relation=relation)  # noqa: S108 - never opened
         opened = bench.open().sessions.open("chat")
         assert opened is not None
-        assert opened.meta() == made.meta() == holdfast.SessionMeta(
+        assert opened.meta() == made.meta() == SessionMeta(
             "chat", "chat", START_MS + 7, model="m", owner="ada", cwd="/tmp/x y", relation=relation  # noqa: S108
         )  # fmt: skip
-        assert store.sessions.create("plain").meta() == holdfast.SessionMeta("plain", "plain", START_MS + 7)
+        assert store.sessions.create("plain").meta() == SessionMeta("plain", "plain", START_MS + 7)
 
     def test_a_session_has_no_cwd_unless_one_is_given(self, store: BlockingStore) -> None:
         made = store.sessions.create("chat")
@@ -94,7 +100,7 @@ class SessionContract(Contract):
         store.sessions.create("chat", name="first", owner="ada")
         clock.advance(1_000)
         again = store.sessions.create("chat", name="second", owner="bob", model="m")
-        assert again.meta() == holdfast.SessionMeta("chat", "first", START_MS, owner="ada")
+        assert again.meta() == SessionMeta("chat", "first", START_MS, owner="ada")
         again.save_meta(META)
         assert store.sessions.create("chat", name="third").meta() == META
 
@@ -103,7 +109,7 @@ class SessionContract(Contract):
         made = at_once(
             *(lambda n=n, one=one: one.sessions.create("chat", name=f"name {n}").meta() for n, one in enumerate(stores))
         )
-        assert all(isinstance(meta, holdfast.SessionMeta) for meta in made)
+        assert all(isinstance(meta, SessionMeta) for meta in made)
         assert len(set(map(repr, made))) == 1
         assert [one.session_id for one in stores[0].sessions.list()] == ["chat"]
 
@@ -112,7 +118,7 @@ class SessionContract(Contract):
         session.commit(holdfast.Commit())
         assert (session.meta(), store.sessions.open("chat")) == (None, None)
         [summary] = store.sessions.list()
-        assert summary == holdfast.SessionSummary("chat", None, None, None, None, 1, 0, None, START_MS)
+        assert summary == SessionSummary("chat", None, None, None, None, 1, 0, None, START_MS)
 
     def test_create_gives_metadata_to_a_session_that_was_committed_first(self, store: BlockingStore) -> None:
         store.sessions.handle("chat").commit(holdfast.Commit(graph=chain("n1")))
@@ -126,22 +132,22 @@ class SessionContract(Contract):
         opened = bench.open().sessions.open("chat")
         assert opened is not None
         assert opened.meta() == META
-        bare = holdfast.SessionMeta("chat", "", created_at_ms=0)
+        bare = SessionMeta("chat", "", created_at_ms=0)
         opened.save_meta(bare)
         assert store.sessions.handle("chat").meta() == bare
 
     def test_metadata_of_another_session_is_refused(self, store: BlockingStore, bench: Bench) -> None:
         other = store.sessions.create("other")
-        with refused(bench, holdfast.SessionBindingConflict):
+        with refused(bench, SessionBindingConflict):
             other.save_meta(META)
 
     @pytest.mark.parametrize("time", [-1, 2**63, 1.5, "1970-01-01", True], ids=repr)
     def test_a_time_is_whole_milliseconds(self, store: BlockingStore, bench: Bench, time: holdfast.Document) -> None:
         session = store.sessions.create("chat")
         with refused(bench, holdfast.InvalidRequest):
-            session.save_meta(holdfast.SessionMeta("chat", "x", created_at_ms=time))
-        session.save_meta(holdfast.SessionMeta("chat", "x", created_at_ms=2**63 - 1))
-        assert session.meta() == holdfast.SessionMeta("chat", "x", created_at_ms=9_223_372_036_854_775_807)
+            session.save_meta(SessionMeta("chat", "x", created_at_ms=time))
+        session.save_meta(SessionMeta("chat", "x", created_at_ms=2**63 - 1))
+        assert session.meta() == SessionMeta("chat", "x", created_at_ms=9_223_372_036_854_775_807)
 
     def test_ids_that_look_alike_name_different_sessions(self, store: BlockingStore) -> None:
         names = [
@@ -161,7 +167,7 @@ class SessionContract(Contract):
             store.sessions.create(name, name=f"<{name}>")
         assert [one.session_id for one in store.sessions.list()] == names
         assert [store.sessions.handle(name).meta() for name in names] == [
-            holdfast.SessionMeta(name, f"<{name}>", START_MS) for name in names
+            SessionMeta(name, f"<{name}>", START_MS) for name in names
         ]
 
     @pytest.mark.parametrize("name", ["", " ", "a\0b", "\ud800", "é" * 257, None, 7], ids=ascii)
@@ -198,16 +204,16 @@ class SessionContract(Contract):
         store.sessions.create("other")
         for session in (store.sessions.create("chat"), store.sessions.handle("chat")):
             assert session.session_id == "chat"
-            with refused(bench, holdfast.SessionBindingConflict) as info:
+            with refused(bench, SessionBindingConflict) as info:
                 session.commit(holdfast.Commit(session_id="other"))
-            assert isinstance(info.value, holdfast.SessionBindingConflict)
+            assert isinstance(info.value, SessionBindingConflict)
             assert (info.value.bound, info.value.attempted) == ("chat", "other")
         assert store.sessions.handle("chat").commit(holdfast.Commit(session_id="chat")).session_id == "chat"
 
     @pytest.mark.parametrize("call", (READS | WRITES).values(), ids=(READS | WRITES).keys())
     def test_an_unbound_handle_never_guesses_a_session(self, store: BlockingStore, bench: Bench, call: Call) -> None:
         store.sessions.create("chat").commit(holdfast.Commit(graph=chain("n1")))
-        with refused(bench, holdfast.SessionBindingConflict):
+        with refused(bench, SessionBindingConflict):
             call(store.sessions.unbound())
 
     def test_an_unbound_handle_belongs_to_the_first_session_that_it_commits(
@@ -220,7 +226,7 @@ class SessionContract(Contract):
         session.commit(holdfast.Commit(session_id="chat", graph=chain("n1")))
         assert (bound_to(session), ids(loaded(session))) == ("chat", ["n1"])
         assert session.commit(holdfast.Commit()).session_id == "chat"
-        with refused(bench, holdfast.SessionBindingConflict):
+        with refused(bench, SessionBindingConflict):
             session.commit(holdfast.Commit(session_id="other"))
 
     def test_a_refused_commit_binds_nothing(self, store: BlockingStore, bench: Bench) -> None:
@@ -228,7 +234,7 @@ class SessionContract(Contract):
         with refused(bench, holdfast.HeadConflict):
             session.commit(holdfast.Commit(session_id="chat", expected_revision=3))
         assert session.session_id is None
-        with refused(bench, holdfast.SessionBindingConflict):
+        with refused(bench, SessionBindingConflict):
             session.load()
         assert session.commit(holdfast.Commit(session_id="other")).session_id == "other"
 
@@ -254,7 +260,7 @@ class SessionContract(Contract):
 
     def test_sessions_are_filtered_before_they_are_counted_into_a_page(self, store: BlockingStore) -> None:
         for index in range(9):
-            relation = holdfast.Child("p") if index % 2 else holdfast.Root()
+            relation = Child("p") if index % 2 else Root()
             store.sessions.create(f"s{index}", owner="ada" if index % 3 == 0 else "bob", relation=relation)
         first = store.sessions.list(owner="ada", limit=2)
         second = store.sessions.list(owner="ada", limit=2, after=first.next)
@@ -282,13 +288,13 @@ class SessionContract(Contract):
     def test_a_summary_tells_what_a_session_is_and_when_it_changed(
         self, store: BlockingStore, clock: ManualClock
     ) -> None:
-        session = store.sessions.create("chat", name="n", owner="ada", model="m", relation=holdfast.Child("p"))
+        session = store.sessions.create("chat", name="n", owner="ada", model="m", relation=Child("p"))
         clock.advance(10)
         session.commit(holdfast.Commit(graph=chain("n1", "n2")))
         clock.advance(10)
         session.add_nodes([holdfast.Node("n3")])
         assert store.sessions.list().items == (
-            holdfast.SessionSummary("chat", "n", "ada", "m", "p", 1, 3, START_MS, START_MS + 20),
+            SessionSummary("chat", "n", "ada", "m", "p", 1, 3, START_MS, START_MS + 20),
         )
 
     def test_deleting_reports_what_it_erased(self, store: BlockingStore) -> None:
@@ -306,14 +312,12 @@ class SessionContract(Contract):
             )
         session.add_nodes([holdfast.Node("beside")])
         for process in ("alone", "shared"):
-            store.processes.register(holdfast.ProcessRegistration(process, holdfast.External()))
+            store.processes.register(holdfast.ProcessRegistration(process, External()))
             store.grants.grant(holdfast.Scope("chat", "frame"), process)
         store.grants.grant(holdfast.Scope("other"), "shared")
-        registrant = holdfast.BySession(holdfast.Scope("chat"))
-        store.triggers.subscribe(
-            holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External(), registrant=registrant)
-        )
-        assert store.sessions.delete("chat") == holdfast.SessionDeletionReport(
+        registrant = BySession(holdfast.Scope("chat"))
+        store.triggers.subscribe(SubscriptionDraft(source_type="cron", target=External(), registrant=registrant))
+        assert store.sessions.delete("chat") == SessionDeletionReport(
             "chat",
             deleted=True,
             revisions=2,
@@ -338,8 +342,8 @@ class SessionContract(Contract):
         store.sessions.create("chat")
         assert store.sessions.delete("chat").deleted is True
         before = bench.dump()
-        assert store.sessions.delete("chat") == holdfast.SessionDeletionReport("chat", deleted=False)
-        assert store.sessions.delete("nobody") == holdfast.SessionDeletionReport("nobody", deleted=False)
+        assert store.sessions.delete("chat") == SessionDeletionReport("chat", deleted=False)
+        assert store.sessions.delete("nobody") == SessionDeletionReport("nobody", deleted=False)
         assert bench.dump() == before
 
     def test_deleting_leaves_other_sessions_with_the_same_content(self, store: BlockingStore) -> None:
@@ -405,7 +409,7 @@ class SessionContract(Contract):
         store.sessions.delete("chat")
         clock.advance(1)
         anew = store.sessions.create("chat", name="second")
-        assert (anew.meta(), anew.load()) == (holdfast.SessionMeta("chat", "second", START_MS + 1), None)
+        assert (anew.meta(), anew.load()) == (SessionMeta("chat", "second", START_MS + 1), None)
         assert (anew.history().items, store.queue.list("chat").items) == ((), ())
         other = holdfast.Commit(turn_id="t-1", expected_revision=0, graph=chain("n1", "n2"))
         assert (anew.commit(other).revision, anew.commit(other).replayed) == (1, True)
@@ -428,7 +432,7 @@ class SessionContract(Contract):
     def test_claims_and_leases_end_with_the_session(self, store: BlockingStore, bench: Bench) -> None:
         store.sessions.create("chat")
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
-        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w")
+        lease = store.leases.claim(OnSession("chat"), owner_id="w")
         claim = store.queue.claim("chat", owner_id="w")
         assert claim is not None
         store.sessions.delete("chat")
@@ -439,7 +443,7 @@ class SessionContract(Contract):
             anew.commit(holdfast.Commit(completes=[claim]))
         with refused(bench, holdfast.LeaseLost):
             anew.commit(holdfast.Commit(lease=lease))
-        other = store.leases.claim(holdfast.OnSession("chat"), owner_id="v")
+        other = store.leases.claim(OnSession("chat"), owner_id="v")
         assert anew.commit(holdfast.Commit(lease=other)).revision == 1
 
     def test_a_commit_that_races_with_the_deletion_leaves_no_trace(self, bench: Bench) -> None:
@@ -450,8 +454,8 @@ class SessionContract(Contract):
             turn = holdfast.Commit(graph=chain("n1"), checkpoint=holdfast.Checkpoint(turn_state=attempt))
             calls: list[Callable[[], object]] = [partial(session.commit, turn), partial(deleter.sessions.delete, name)]
             first, second = at_once(*calls)
-            assert isinstance(first, holdfast.CommitReceipt | holdfast.SessionDeleted)
-            assert isinstance(second, holdfast.SessionDeletionReport)
+            assert isinstance(first, CommitReceipt | holdfast.SessionDeleted)
+            assert isinstance(second, SessionDeletionReport)
             with pytest.raises(holdfast.SessionDeleted):
                 session.load()
         stats = bench.open().maintenance.stats()
@@ -469,17 +473,17 @@ class SessionContract(Contract):
         other = bench.open()
         opened = other.sessions.open("chat")
         assert opened is not None
-        assert opened.meta() == holdfast.SessionMeta("chat", "kept", START_MS)
+        assert opened.meta() == SessionMeta("chat", "kept", START_MS)
         assert loaded(opened).checkpoint == holdfast.Checkpoint(tool_state={"generation": 77})
         assert other.queue.list("chat").items == (batch,)
         assert [item.payload for item in batch.items] == [{"text": "hi"}]
         assert opened.attachments.list_uncommitted().items == (
-            holdfast.AttachmentEntry("chat", "photo", "s3://photo", clock.now_ms()),
+            AttachmentEntry("chat", "photo", "s3://photo", clock.now_ms()),
         )
 
     @pytest.mark.parametrize("call", EVERYTHING.values(), ids=EVERYTHING.keys())
     def test_a_closed_store_says_so_and_never_answers_absent(self, store: BlockingStore, call: Call) -> None:
         session = store.sessions.create("chat")
         store.close()
-        with pytest.raises(holdfast.StoreClosed):
+        with pytest.raises(StoreClosed):
             call(session)

@@ -20,7 +20,7 @@ class SharedPutContract(Contract):
     def door(self, request: pytest.FixtureRequest, tmp_path: Path) -> Door:
         """A place for bytes with hooks."""
         folder = tmp_path / "bytes"
-        return Door(Shelf() if request.param == "port" else holdfast.Folder(folder), folder)
+        return Door(Shelf() if request.param == "port" else holdfast.attachments.Folder(folder), folder)
 
     def test_a_put_does_not_count_the_intent_of_another_put_that_a_sweep_came_between(
         self, bench: Bench, door: Door
@@ -59,7 +59,7 @@ class SharedPutContract(Contract):
         for number in range(4):
             data = b"round %d" % number
             results = at_once(*(partial(handle.attachments.put, data) for handle in handles * 2))
-            assert [type(result) for result in results] == [holdfast.AttachmentRef] * 6
+            assert [type(result) for result in results] == [holdfast.attachments.AttachmentRef] * 6
         handles[1].commit(holdfast.Commit(attachments=[ref.id for ref in handles[0].attachments.list()]))
         assert store.maintenance.verify().ok
 

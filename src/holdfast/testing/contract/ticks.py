@@ -6,9 +6,13 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.processes import External, Run
+from holdfast.queue import Group
+from holdfast.schedules import Schedule
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, in_background
 from holdfast.testing.contract.schedules import DAY_MS, NIGHTLY, WAIT_MS, at, fired, move, ticks, work
+from holdfast.triggers import SubscriptionDraft
 
 
 class TickContract(Contract):
@@ -20,8 +24,8 @@ class TickContract(Contract):
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         move(clock, "2026-11-17T12:00+00:00")
-        store.schedules.put("nightly", NIGHTLY, work=work(merge_key=holdfast.Group("g"), priority=2))
-        draft = holdfast.SubscriptionDraft(source_type="schedule", source_key="nightly", target=holdfast.External())
+        store.schedules.put("nightly", NIGHTLY, work=work(merge_key=Group("g"), priority=2))
+        draft = SubscriptionDraft(source_type="schedule", source_key="nightly", target=External())
         store.triggers.subscribe(draft)
         move(clock, "2026-11-18T02:59:59+00:00")
         assert store.schedules.fire_next() is None
@@ -38,7 +42,7 @@ class TickContract(Contract):
         assert [one.occurrence for one in store.triggers.undelivered()] == [occurrence]
         [batch] = store.queue.list("reports")
         assert (batch.batch_id, batch.kind, batch.priority) == (firing.batch_id, "report", 2)
-        assert (batch.items[0].payload, batch.merge_key) == ({"depth": 3}, holdfast.Group("g"))
+        assert (batch.items[0].payload, batch.merge_key) == ({"depth": 3}, Group("g"))
         assert batch.source_key == "schedule:nightly:2026-11-18T03:00:00Z"
         schedule = bench.open().schedules.get("nightly")
         assert schedule is not None
@@ -47,13 +51,13 @@ class TickContract(Contract):
         assert store.maintenance.verify().findings == ()
 
     def test_a_tick_starts_its_run(self, store: BlockingStore, clock: ManualClock) -> None:
-        store.schedules.put("nightly", NIGHTLY, run=holdfast.Run("report", "2", {"depth": 3}))
+        store.schedules.put("nightly", NIGHTLY, run=Run("report", "2", {"depth": 3}))
         clock.advance(DAY_MS)
         firing = store.schedules.fire_next()
         assert firing is not None
         claim = store.processes.claim_next(owner_id="w", kinds=[("report", "2")])
         assert claim is not None
-        assert (claim.process.id, claim.process.input) == (firing.process_id, holdfast.Run("report", "2", {"depth": 3}))
+        assert (claim.process.id, claim.process.input) == (firing.process_id, Run("report", "2", {"depth": 3}))
         caused_by = {"type": "trigger_occurrence", "occurrence_id": firing.occurrence.occurrence_id}
         assert (claim.process.provenance.caused_by, firing.batch_id) == (caused_by, None)
 
@@ -135,7 +139,7 @@ class TickContract(Contract):
         move(clock, "2026-11-17T12:00+00:00")
         name = "schedule:nightly:2026-11-18T03:00:00Z"
         if cause == "process":
-            store.schedules.put("nightly", NIGHTLY, run=holdfast.Run("report"))
+            store.schedules.put("nightly", NIGHTLY, run=Run("report"))
             store.processes.start("other", id=name)
         else:
             store.schedules.put("nightly", NIGHTLY, work=work())
@@ -160,7 +164,7 @@ class TickContract(Contract):
 
     def test_smaller_limits_do_not_stop_a_tick(self, store: BlockingStore, bench: Bench, clock: ManualClock) -> None:
         store.schedules.put("a rather long name", NIGHTLY, work=work(payloads=["x" * 1_000]))
-        store.schedules.put("another long name", NIGHTLY, run=holdfast.Run("r", args="x" * 1_000))
+        store.schedules.put("another long name", NIGHTLY, run=Run("r", args="x" * 1_000))
         clock.advance(DAY_MS)
         assert len(ticks(bench.open(limits=holdfast.Limits(id_bytes=20, document_bytes=100)))) == 2
 
@@ -241,9 +245,7 @@ class TickContract(Contract):
             store.schedules.put("nightly", "* * * * *" if cause == "resumed" else "0 0 1 1 *")
         if cause == "resumed":
             store.schedules.pause("nightly")
-        schedule = holdfast.Schedule(
-            "moved", NIGHTLY, "UTC", None, None, False, clock.now_ms() + 60_000, None, 0, None, 0, 0
-        )
+        schedule = Schedule("moved", NIGHTLY, "UTC", None, None, False, clock.now_ms() + 60_000, None, 0, None, 0, 0)
         waiting = in_background(lambda: store.schedules.wait_next(timeout_ms=WAIT_MS))
         bench.parked()
         if cause == "resumed":

@@ -10,6 +10,10 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import StoreClosed, TransactionExpired
+from holdfast.events import EventType
+from holdfast.leases import OnProcess
+from holdfast.processes import External
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, in_background
 from holdfast.testing.contract.queue import work
 
@@ -33,11 +37,9 @@ def fill(tx: BlockingStore) -> None:
     tx.sessions.create("one").commit(turn("t1"))
     tx.sessions.handle("two").commit(turn("t1", enqueues=[work("later", session_id="one")]))
     tx.queue.enqueue(work("now", session_id="three"))
-    tx.processes.register(
-        holdfast.ProcessRegistration("build", holdfast.External(), event_types=[holdfast.EventType("news")])
-    )
+    tx.processes.register(holdfast.ProcessRegistration("build", External(), event_types=[EventType("news")]))
     tx.events.append("build", "news", {"n": 1})
-    tx.leases.claim(holdfast.OnProcess("build"), owner_id="w", ttl_ms=60_000)
+    tx.leases.claim(OnProcess("build"), owner_id="w", ttl_ms=60_000)
     tx.grants.grant(holdfast.Scope("one"), "build")
     tx.artifacts.put("module", "main", b"print()")
     tx.sessions.handle("one").attachments.put(b"picture")
@@ -74,7 +76,7 @@ class TransactionContract(Contract):
         assert [len(store.queue.list(name)) for name in ("one", "three")] == [1, 1]
         assert [event.payload for event in store.events.after("build")] == [{"n": 1}]
         assert store.artifacts.get("module", "main") is not None
-        assert store.leases.holder(holdfast.OnProcess("build")) is not None
+        assert store.leases.holder(OnProcess("build")) is not None
         assert store.maintenance.verify().ok
 
     def test_a_block_is_stored_like_the_same_calls_one_by_one(self, store: BlockingStore, bench: Bench) -> None:
@@ -338,17 +340,17 @@ class TransactionContract(Contract):
         other = bench.open()
         other.sessions.create("one")
         kept: list[BlockingStore] = []
-        with pytest.raises(holdfast.TransactionExpired) as expired, store.transaction(timeout_ms=200) as tx:
+        with pytest.raises(TransactionExpired) as expired, store.transaction(timeout_ms=200) as tx:
             kept.append(tx)
             tx.sessions.handle("one").commit(turn("t1"))
             later = in_background(lambda: other.sessions.handle("one").commit(turn("t2", expected_revision=0)))
             # It waits for the lock, which only the time limit frees.
             assert later.result(PATIENCE_S).revision == 1
-            with pytest.raises(holdfast.TransactionExpired):
+            with pytest.raises(TransactionExpired):
                 tx.sessions.create("two")
         assert expired.value.outcome == "not_applied"
         assert expired.value.timeout_ms == 200
-        with pytest.raises(holdfast.TransactionExpired):
+        with pytest.raises(TransactionExpired):
             kept[0].sessions.create("two")
         assert [entry.session_id for entry in store.sessions.list()] == ["one"]
         with store.transaction() as tx:
@@ -373,7 +375,7 @@ class TransactionContract(Contract):
             closing = in_background(store.close)
             tx.sessions.create("two")
         closing.result(PATIENCE_S)
-        with pytest.raises(holdfast.StoreClosed), store.transaction():
+        with pytest.raises(StoreClosed), store.transaction():
             pass  # pragma: no cover
         assert [entry.session_id for entry in other.sessions.list()] == ["one", "two"]
 

@@ -8,14 +8,18 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import OccurrenceConflict, SubscriptionConflict
+from holdfast.events import EventType
+from holdfast.processes import BySession, Engine, External, Host, ProcessIdentity
 from holdfast.records.processes import Originator
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.triggers import EventPayload, Fixed, Occurrence, Subscription, SubscriptionDraft
 
-CHAT = holdfast.BySession(holdfast.Scope("chat"))
-FRAME = holdfast.BySession(holdfast.Scope("chat", "main"))
-OTHER = holdfast.BySession(holdfast.Scope("other"))
-HOST = holdfast.Host()
+CHAT = BySession(holdfast.Scope("chat"))
+FRAME = BySession(holdfast.Scope("chat", "main"))
+OTHER = BySession(holdfast.Scope("other"))
+HOST = Host()
 
 # Fixed for ever: a later version must not deliver again what an earlier one recorded.
 MONDAY = "trigger:ab13f45a86fdfff049e777096ac2e438aded5799fcef1881796e7030cdd51724"
@@ -24,15 +28,15 @@ SOURCE_AT_SEVEN = "source:cron:sha256:60045eb736f159062f30593d25caf8be523c07210d
 SOURCE_WITHOUT_NAME = "source:cron:sha256:0906b0ac2e72684142e7b174666840dc5943474179bdcb3c29a03fab55b304bd"
 
 
-def daily(registrant: Originator = HOST, **parts: Any) -> holdfast.SubscriptionDraft:
+def daily(registrant: Originator = HOST, **parts: Any) -> SubscriptionDraft:
     """Return a draft of a daily subscription."""
     given: dict[str, Any] = {
-        "source_type": "cron", "source_key": "daily", "target": holdfast.External(), "registrant": registrant, **parts,
+        "source_type": "cron", "source_key": "daily", "target": External(), "registrant": registrant, **parts,
     }  # fmt: skip
-    return holdfast.SubscriptionDraft(**given)
+    return SubscriptionDraft(**given)
 
 
-def handles(page: holdfast.Page[holdfast.Subscription]) -> list[str]:
+def handles(page: holdfast.Page[Subscription]) -> list[str]:
     """Return the handles on a page, in its order."""
     return [one.handle for one in page]
 
@@ -50,11 +54,11 @@ class TriggerContract(Contract):
             FRAME,
             source={"at": "07:00"},
             name="Morning",
-            target=holdfast.Engine("script", {"file": "a"}),
-            target_identity=holdfast.ProcessIdentity("script", "Morning run", {"flow": "a"}),
+            target=Engine("script", {"file": "a"}),
+            target_identity=ProcessIdentity("script", "Morning run", {"flow": "a"}),
             target_label="Morning run",
-            event_types=[holdfast.EventType("progress")],
-            input_template={"event": holdfast.EventPayload(), "mode": holdfast.Fixed("fast")},
+            event_types=[EventType("progress")],
+            input_template={"event": EventPayload(), "mode": Fixed("fast")},
             env_ref="env-1",
             wake_target=holdfast.Scope("chat", "main"),
             payload_schema={"type": "object"},
@@ -64,7 +68,7 @@ class TriggerContract(Contract):
         assert (subscription.source_key, subscription.enabled) == ("daily", True)
         assert (subscription.created_at_ms, subscription.updated_at_ms) == (clock.now_ms(), clock.now_ms())
         assert subscription.draft.input_template == {
-            "event": holdfast.EventPayload(), "mode": holdfast.Fixed("fast"),
+            "event": EventPayload(), "mode": Fixed("fast"),
         }  # fmt: skip
         assert [one.name for one in subscription.draft.event_types] == ["progress"]
         for name in ("registrant", "source", "name", "target", "target_identity", "env_ref", "wake_target"):
@@ -75,7 +79,7 @@ class TriggerContract(Contract):
         assert store.triggers.source_key("cron", {"at": "07:00"}) == SOURCE_AT_SEVEN
         assert store.triggers.source_key("cron") == store.triggers.source_key("cron", {}) == SOURCE_WITHOUT_NAME
         assert store.triggers.source_key("mail", {"at": "07:00"}) != SOURCE_AT_SEVEN.replace("cron", "mail")
-        draft = holdfast.SubscriptionDraft(source_type="cron", source={"at": "07:00"}, target=holdfast.External())
+        draft = SubscriptionDraft(source_type="cron", source={"at": "07:00"}, target=External())
         assert bench.open().triggers.subscribe(draft).source_key == SOURCE_AT_SEVEN
         for source_type, source in (("", {}), ("cron", {"at": float("nan")})):
             with refused(bench, holdfast.InvalidRequest):
@@ -99,10 +103,10 @@ class TriggerContract(Contract):
             {"source_key": "hourly"},
             {"source": {"at": 1}},
             {"name": "Other"},
-            {"target": holdfast.External({"label": "x"})},
+            {"target": External({"label": "x"})},
             {"wake_target": holdfast.Scope("chat")},
             {"payload_schema": {"type": "object"}},
-            {"event_types": [holdfast.EventType("progress")]},
+            {"event_types": [EventType("progress")]},
         ],
         ids=["source key", "source", "name", "target", "wake target", "schema", "event types"],
     )
@@ -110,14 +114,14 @@ class TriggerContract(Contract):
         self, store: BlockingStore, bench: Bench, changed: dict[str, Any]
     ) -> None:
         store.triggers.subscribe(daily(CHAT, key="k"))
-        with refused(bench, holdfast.SubscriptionConflict) as info:
+        with refused(bench, SubscriptionConflict) as info:
             store.triggers.subscribe(daily(CHAT, key="k", **changed))
-        assert isinstance(info.value, holdfast.SubscriptionConflict)
+        assert isinstance(info.value, SubscriptionConflict)
         assert isinstance(info.value, holdfast.Conflict)
         assert info.value.key == "k"
 
     def test_a_key_is_its_owners(self, store: BlockingStore) -> None:
-        frame_like = holdfast.BySession(holdfast.Scope("chat/frame:main"))
+        frame_like = BySession(holdfast.Scope("chat/frame:main"))
         made = [
             store.triggers.subscribe(daily(owner, key="k", name=name)).handle
             for owner, name in ((CHAT, "a"), (FRAME, "b"), (OTHER, "c"), (HOST, "d"), (frame_like, "e"))
@@ -140,15 +144,15 @@ class TriggerContract(Contract):
             ({"source_key": " "}, "source_key"),
             ({"key": ""}, "key"),
             ({"payload_schema": {"type": "nonsense"}}, "payload_schema"),
-            ({"target": holdfast.Engine("script")}, "env_ref"),
+            ({"target": Engine("script")}, "env_ref"),
             ({"env_ref": "env-1"}, "env_ref"),
-            ({"input_template": {"a": holdfast.EventPayload()}}, "input_template"),
-            ({"target_identity": holdfast.ProcessIdentity("x", "a"), "target_label": "b"}, "target_label"),
+            ({"input_template": {"a": EventPayload()}}, "input_template"),
+            ({"target_identity": ProcessIdentity("x", "a"), "target_label": "b"}, "target_label"),
             ({"wake_target": holdfast.Scope("")}, "wake_target.session_id"),
-            ({"event_types": [holdfast.EventType("")]}, "event_types[0].name"),
-            ({"registrant": holdfast.BySession(holdfast.Scope(""))}, "registrant.scope.session_id"),
+            ({"event_types": [EventType("")]}, "event_types[0].name"),
+            ({"registrant": BySession(holdfast.Scope(""))}, "registrant.scope.session_id"),
             (
-                {"target": holdfast.Engine("s", [1]), "env_ref": "e", "input_template": {"a": holdfast.Fixed(1)}},
+                {"target": Engine("s", [1]), "env_ref": "e", "input_template": {"a": Fixed(1)}},
                 "input_template",
             ),
         ],
@@ -168,7 +172,7 @@ class TriggerContract(Contract):
     # Listing and cancelling.
 
     def test_a_listing_fits_every_given_filter_in_the_order_of_registration(self, store: BlockingStore) -> None:
-        flow = holdfast.ProcessIdentity("flow", definition={"flow": "a", "v": 1})
+        flow = ProcessIdentity("flow", definition={"flow": "a", "v": 1})
         store.triggers.subscribe(daily(OTHER, name="x", target_identity=flow))
         store.triggers.subscribe(daily(FRAME, source_key="hourly"))
         store.triggers.subscribe(daily(HOST, name="x"))
@@ -218,7 +222,7 @@ class TriggerContract(Contract):
             (CHAT, OTHER, False),
             (CHAT, HOST, False),
             (HOST, CHAT, False),
-            (FRAME, holdfast.BySession(holdfast.Scope("chat/frame:main")), False),
+            (FRAME, BySession(holdfast.Scope("chat/frame:main")), False),
         ],
         ids=[
             "session by itself", "frame by its session", "session by its frame", "host by itself", "another session",
@@ -251,7 +255,7 @@ class TriggerContract(Contract):
 
     @pytest.mark.parametrize("registrant", [CHAT, FRAME], ids=["session", "frame"])
     def test_a_deleted_session_subscribes_to_nothing(
-        self, store: BlockingStore, bench: Bench, registrant: holdfast.BySession
+        self, store: BlockingStore, bench: Bench, registrant: BySession
     ) -> None:
         store.triggers.subscribe(daily(registrant, key="k"))
         store.sessions.create("chat")
@@ -280,7 +284,7 @@ class TriggerContract(Contract):
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         first = store.triggers.record("cron", "daily", idempotency_key="monday", payload={"a": 1, "b": 2}, source=[1])
-        assert first == holdfast.Occurrence(MONDAY, "cron", "daily", "monday", {"a": 1, "b": 2}, [1], clock.now_ms())
+        assert first == Occurrence(MONDAY, "cron", "daily", "monday", {"a": 1, "b": 2}, [1], clock.now_ms())
         clock.advance(60)
         before = bench.dump()
         again = bench.open().triggers.record(
@@ -295,10 +299,10 @@ class TriggerContract(Contract):
     ) -> None:
         store.triggers.record("cron", "daily", idempotency_key="monday", payload=1)
         for call in (store.triggers.record, store.triggers.emit):
-            with refused(bench, holdfast.OccurrenceConflict) as info:
+            with refused(bench, OccurrenceConflict) as info:
                 call("cron", "daily", idempotency_key="monday", **{"payload": 1, **changed})
             error = info.value
-            assert isinstance(error, holdfast.OccurrenceConflict)
+            assert isinstance(error, OccurrenceConflict)
             assert (error.source_type, error.source_key, error.idempotency_key) == ("cron", "daily", "monday")
 
     def test_an_idempotency_key_is_its_sources(self, store: BlockingStore) -> None:

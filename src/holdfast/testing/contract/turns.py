@@ -8,6 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session, Turn
+from holdfast.errors import SessionBindingConflict, SourceKeyConflict
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.queue import work
@@ -235,7 +236,7 @@ class TurnContract(Contract):
             with refused(bench, holdfast.InvalidRequest) as info:
                 session.turn(turn_id)
             assert "turn_id" in str(info.value)
-        with refused(bench, holdfast.SessionBindingConflict):
+        with refused(bench, SessionBindingConflict):
             store.sessions.unbound().turn("t1")
 
     def test_a_session_enqueues_what_a_draft_would(self, store: BlockingStore, bench: Bench) -> None:
@@ -246,14 +247,14 @@ class TurnContract(Contract):
         )
         assert (batch.session_id, store.queue.enqueue(draft)) == ("chat", batch)
         assert session.enqueue("one", {"two": 2}, source_key="k", kind="mail", slot="exclusive") == batch
-        with refused(bench, holdfast.SourceKeyConflict):
+        with refused(bench, SourceKeyConflict):
             session.enqueue("other", source_key="k")
         for given, field in (((), "payloads"), (("x", {1}), "payloads[1]")):
             with refused(bench, holdfast.InvalidRequest) as info:
                 session.enqueue(*given)
             assert isinstance(info.value, holdfast.InvalidRequest)
             assert info.value.field == field
-        with refused(bench, holdfast.SessionBindingConflict):
+        with refused(bench, SessionBindingConflict):
             store.sessions.unbound().enqueue("x")
 
     def test_a_handle_on_a_deleted_session_enqueues_nothing_in_the_next_one(

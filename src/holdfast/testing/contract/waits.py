@@ -9,6 +9,9 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import OnSession
+from holdfast.processes import External
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.queue import take, texts, work
@@ -17,15 +20,15 @@ WAIT_MS = PATIENCE_S * 1_000
 """Timeout of a wait that must end by a change."""
 
 HOUR_MS = 3_600_000
-CHAT = holdfast.OnSession("chat")
+CHAT = OnSession("chat")
 
 Act = Callable[[], object]
 
 
 def _wake(store: BlockingStore) -> Act:
-    kinds = [holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload()))]
+    kinds = [EventType("news", wake=WakeRule(Payload()))]
     registration = holdfast.ProcessRegistration(
-        "build", holdfast.External(), event_types=kinds, wake_target=holdfast.Scope("chat")
+        "build", External(), event_types=kinds, wake_target=holdfast.Scope("chat")
     )
     store.processes.register(registration)
     return partial(store.events.append, "build", "news", "done")
@@ -105,7 +108,7 @@ class WaitContract(Contract):
         for owner_id in ("w1", "w2", None):
             with pytest.raises(holdfast.WaitTimeout):
                 store.queue.wait("chat", timeout_ms=1, owner_id=owner_id)
-        mail = holdfast.OnSession("mail")
+        mail = OnSession("mail")
         store.queue.enqueue(work("x", session_id="mail"))
         store.leases.claim(mail, owner_id="w1", ttl_ms=HOUR_MS)
         store.queue.wait("mail", timeout_ms=0, owner_id="w1")

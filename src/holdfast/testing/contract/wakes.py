@@ -9,15 +9,30 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.errors import UnknownWake
+from holdfast.events import (
+    AppendReceipt,
+    Const,
+    EventType,
+    Payload,
+    Pointer,
+    Present,
+    Template,
+    TerminalRule,
+    Wake,
+    WakeRule,
+    WakeSignal,
+    WakesOnceWarning,
+)
+from holdfast.processes import Completed, External, Provenance
 from holdfast.records.events import Selector
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.triggers import SubscriptionDraft
 
 CHAT = holdfast.Scope("chat")
-NEWS = holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload()))
-KEYED = holdfast.EventType(
-    "keyed", wake=holdfast.WakeRule(holdfast.Pointer("/text"), dedupe=holdfast.Pointer("/about"))
-)
+NEWS = EventType("news", wake=WakeRule(Payload()))
+KEYED = EventType("keyed", wake=WakeRule(Pointer("/text"), dedupe=Pointer("/about")))
 
 # Fixed for ever: pending wakes must keep their ids when a host is upgraded.
 WAKE_OF_THE_SESSION = "wake:5a00c4a695f0ee8bd126c71ee0431f61a1283b885e7ae6834acec81098b83080"
@@ -26,7 +41,7 @@ WAKE_OF_THE_FRAME = "wake:f08d1b557c6c651dcba7c86e6cb79f32d4edd61e5eefaa02d41375
 
 def declare(
     store: BlockingStore,
-    *types: holdfast.EventType,
+    *types: EventType,
     target: holdfast.Scope | None = CHAT,
     process_id: str = "build",
     caused_by: Any = None,
@@ -35,9 +50,9 @@ def declare(
     store.processes.register(
         holdfast.ProcessRegistration(
             process_id,
-            holdfast.External(),
+            External(),
             event_types=list(types),
-            provenance=holdfast.Provenance(caused_by=caused_by),
+            provenance=Provenance(caused_by=caused_by),
             wake_target=target,
         )
     )
@@ -52,9 +67,9 @@ def queued(store: BlockingStore, session_id: str = "chat") -> list[tuple[str, An
     ]
 
 
-def waking(selector: Selector, payload: Any, store: BlockingStore) -> holdfast.AppendReceipt:
+def waking(selector: Selector, payload: Any, store: BlockingStore) -> AppendReceipt:
     """Append the payload to a process with this wake input."""
-    declare(store, holdfast.EventType("news", wake=holdfast.WakeRule(selector)))
+    declare(store, EventType("news", wake=WakeRule(selector)))
     return store.events.append("build", "news", payload)
 
 
@@ -66,23 +81,23 @@ class WakeContract(Contract):
     @pytest.mark.parametrize(
         ("selector", "payload", "text"),
         [
-            (holdfast.Payload(), "as it is", "as it is"),
-            (holdfast.Payload(), {"b": 1, "a": [True, None]}, '{"b":1,"a":[true,null]}'),
-            (holdfast.Payload(), None, "null"),
-            (holdfast.Pointer("/m/0"), {"m": ["hello"]}, "hello"),
-            (holdfast.Pointer(""), 1.5, "1.5"),
-            (holdfast.Const("look"), None, "look"),
-            (holdfast.Const(["a"]), None, '["a"]'),
-            (holdfast.Present("/m"), {"m": 0}, "true"),
-            (holdfast.Present("/m"), {}, "false"),
-            (holdfast.Template("no fields {x}"), None, "no fields {x}"),
+            (Payload(), "as it is", "as it is"),
+            (Payload(), {"b": 1, "a": [True, None]}, '{"b":1,"a":[true,null]}'),
+            (Payload(), None, "null"),
+            (Pointer("/m/0"), {"m": ["hello"]}, "hello"),
+            (Pointer(""), 1.5, "1.5"),
+            (Const("look"), None, "look"),
+            (Const(["a"]), None, '["a"]'),
+            (Present("/m"), {"m": 0}, "true"),
+            (Present("/m"), {}, "false"),
+            (Template("no fields {x}"), None, "no fields {x}"),
             (
-                holdfast.Template("{a}{ab} {a} {c", {"a": holdfast.Pointer("/a"), "ab": holdfast.Const(2)}),
+                Template("{a}{ab} {a} {c", {"a": Pointer("/a"), "ab": Const(2)}),
                 {"a": "{ab}"},
                 "{ab}2 {ab} {c",
             ),
             (
-                holdfast.Template("<{t}>", {"t": holdfast.Template("{n}!", {"n": holdfast.Pointer("/n")})}),
+                Template("<{t}>", {"t": Template("{n}!", {"n": Pointer("/n")})}),
                 {"n": 3},
                 "<3!>",
             ),
@@ -96,7 +111,7 @@ class WakeContract(Contract):
         self, store: BlockingStore, selector: Selector, payload: Any, text: str
     ) -> None:
         receipt = waking(selector, payload, store)
-        assert receipt.event.wake == holdfast.WakeSignal(text, "build:1")
+        assert receipt.event.wake == WakeSignal(text, "build:1")
         assert receipt.wake is not None
         assert (receipt.wake.input, receipt.wake.dedupe_key) == (text, "build:1")
         assert queued(store) == [(receipt.batch_id, text)]
@@ -105,8 +120,8 @@ class WakeContract(Contract):
         "value", [0, 0.0, "", [], {}, None, False], ids=["0", "0.0", "text", "list", "object", "null", "false"]
     )
     def test_a_condition_that_python_calls_false_wakes_no_session(self, store: BlockingStore, value: Any) -> None:
-        rule = holdfast.WakeRule(holdfast.Const("look"), when=holdfast.Pointer("/if"))
-        declare(store, holdfast.EventType("news", wake=rule))
+        rule = WakeRule(Const("look"), when=Pointer("/if"))
+        declare(store, EventType("news", wake=rule))
         receipt = store.events.append("build", "news", {"if": value})
         assert (receipt.event.wake, receipt.wake, receipt.batch_id) == (None, None, None)
         assert (queued(store), store.events.wakes("build").items) == ([], ())
@@ -115,15 +130,15 @@ class WakeContract(Contract):
         "value", [1, -0.5, "0", [0], {"a": 0}, True], ids=["1", "-0.5", "text", "list", "object", "true"]
     )
     def test_a_condition_that_python_calls_true_wakes(self, store: BlockingStore, value: Any) -> None:
-        rule = holdfast.WakeRule(holdfast.Const("look"), when=holdfast.Pointer("/if"))
-        declare(store, holdfast.EventType("news", wake=rule))
+        rule = WakeRule(Const("look"), when=Pointer("/if"))
+        declare(store, EventType("news", wake=rule))
         receipt = store.events.append("build", "news", {"if": value})
         assert receipt.batch_id is not None
         assert queued(store) == [(receipt.batch_id, "look")]
 
     def test_a_condition_asks_whether_something_is_there(self, store: BlockingStore) -> None:
-        rule = holdfast.WakeRule(holdfast.Const("look"), when=holdfast.Present("/if"))
-        declare(store, holdfast.EventType("news", wake=rule))
+        rule = WakeRule(Const("look"), when=Present("/if"))
+        declare(store, EventType("news", wake=rule))
         assert store.events.append("build", "news", {"if": None}).wake is not None
         assert store.events.append("build", "news", {}).wake is None
 
@@ -131,8 +146,8 @@ class WakeContract(Contract):
     def test_an_event_whose_wake_cannot_be_made_is_not_recorded_either(
         self, store: BlockingStore, bench: Bench, part: str
     ) -> None:
-        parts: dict[str, Any] = {"input": holdfast.Const("look"), part: holdfast.Pointer("/absent")}
-        declare(store, holdfast.EventType("news", wake=holdfast.WakeRule(**parts)))
+        parts: dict[str, Any] = {"input": Const("look"), part: Pointer("/absent")}
+        declare(store, EventType("news", wake=WakeRule(**parts)))
         with refused(bench, holdfast.InvalidRequest):
             store.events.append("build", "news", {"present": 1})
         process = store.processes.get("build")
@@ -143,9 +158,9 @@ class WakeContract(Contract):
     def test_a_malformed_wake_rule_is_refused_with_the_registration(
         self, store: BlockingStore, bench: Bench, part: str
     ) -> None:
-        parts: dict[str, Any] = {"input": holdfast.Const("look"), part: holdfast.Pointer("no slash")}
+        parts: dict[str, Any] = {"input": Const("look"), part: Pointer("no slash")}
         with refused(bench, holdfast.InvalidRequest) as info:
-            declare(store, holdfast.EventType("news", wake=holdfast.WakeRule(**parts)))
+            declare(store, EventType("news", wake=WakeRule(**parts)))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == f"event_types[0].wake.{part}.path"
 
@@ -156,7 +171,7 @@ class WakeContract(Contract):
     ) -> None:
         declare(store, NEWS, caused_by={"type": "turn", "turn_id": "t1"})
         receipt = store.events.append("build", "news", "done")
-        assert receipt.wake == holdfast.Wake(
+        assert receipt.wake == Wake(
             WAKE_OF_THE_SESSION, CHAT, "build", 1, "news", "build:1", "done", clock.now_ms(),
             {"type": "turn", "turn_id": "t1"},
         )  # fmt: skip
@@ -212,7 +227,7 @@ class WakeContract(Contract):
         receipt = store.events.append("build", "news", "done")
         assert (receipt.wake, receipt.batch_id) == (None, None)
         (event,) = store.events.wakes("build")
-        assert event.wake == holdfast.WakeSignal("done", "build:1")
+        assert event.wake == WakeSignal("done", "build:1")
         assert queued(store) == []
 
     def test_an_event_may_name_its_own_target(self, store: BlockingStore) -> None:
@@ -223,14 +238,14 @@ class WakeContract(Contract):
         assert (queued(store), queued(store, "other")) == ([], [(receipt.batch_id, "done")])
 
     def test_a_completion_may_wake_and_does_so_once(self, store: BlockingStore) -> None:
-        told = holdfast.EventType(
+        told = EventType(
             "process.completed",
-            terminal=holdfast.TerminalRule("completed", holdfast.Pointer("/await_output")),
-            wake=holdfast.WakeRule(holdfast.Pointer("/await_output/value")),
+            terminal=TerminalRule("completed", Pointer("/await_output")),
+            wake=WakeRule(Pointer("/await_output/value")),
         )
         declare(store, told)
         for _ in range(2):
-            assert store.processes.complete("build", holdfast.Completed("42")).outcome == holdfast.Completed("42")
+            assert store.processes.complete("build", Completed("42")).outcome == Completed("42")
         assert [text for _, text in queued(store)] == ["42"]
 
     # Once.
@@ -271,14 +286,14 @@ class WakeContract(Contract):
     @pytest.mark.parametrize(
         ("dedupe", "warned"),
         [
-            (holdfast.Const("once"), True),
-            (holdfast.Template("once {a}"), True),
-            (holdfast.Template("once {a}", {"a": holdfast.Const(1), "b": holdfast.Payload()}), True),
-            (holdfast.Template("a={a}", {"a": holdfast.Pointer("/a")}), False),
-            (holdfast.Pointer("/a"), False),
-            (holdfast.Present("/a"), True),
-            (holdfast.Template("{a}{b}", {"a": holdfast.Const(1), "b": holdfast.Present("/b")}), True),
-            (holdfast.Template("{a}{b}", {"a": holdfast.Pointer("/a"), "b": holdfast.Present("/b")}), False),
+            (Const("once"), True),
+            (Template("once {a}"), True),
+            (Template("once {a}", {"a": Const(1), "b": Payload()}), True),
+            (Template("a={a}", {"a": Pointer("/a")}), False),
+            (Pointer("/a"), False),
+            (Present("/a"), True),
+            (Template("{a}{b}", {"a": Const(1), "b": Present("/b")}), True),
+            (Template("{a}{b}", {"a": Pointer("/a"), "b": Present("/b")}), False),
             (None, False),
         ],
         ids=["const", "text", "constant field", "field", "pointer", "present", "present field", "both", "none"],
@@ -288,55 +303,51 @@ class WakeContract(Contract):
     ) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            news = holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Const("look"), dedupe=dedupe))
+            news = EventType("news", wake=WakeRule(Const("look"), dedupe=dedupe))
             declare(store, news)
-            draft = holdfast.SubscriptionDraft(
-                source_type="cron", source_key="night", target=holdfast.External(), event_types=[news]
-            )
+            draft = SubscriptionDraft(source_type="cron", source_key="night", target=External(), event_types=[news])
             store.triggers.subscribe(draft)
-        said = [str(one.message) for one in caught if issubclass(one.category, holdfast.WakesOnceWarning)]
+        said = [str(one.message) for one in caught if issubclass(one.category, WakesOnceWarning)]
         assert [text.startswith("event type 'news': ") for text in said] == [True, True] * warned
 
     def test_a_warning_names_the_line_of_the_caller_and_is_shown_once_for_each(self, store: BlockingStore) -> None:
-        news = holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Const("look"), dedupe=holdfast.Present("/a")))
+        news = EventType("news", wake=WakeRule(Const("look"), dedupe=Present("/a")))
         names = {
             "__name__": "a_program",
             "register": store.processes.register,
             "subscribe": store.triggers.subscribe,
-            "process": holdfast.ProcessRegistration("build", holdfast.External(), event_types=[news]),
-            "draft": holdfast.SubscriptionDraft(
-                source_type="cron", source_key="night", target=holdfast.External(), event_types=[news]
-            ),
+            "process": holdfast.ProcessRegistration("build", External(), event_types=[news]),
+            "draft": SubscriptionDraft(source_type="cron", source_key="night", target=External(), event_types=[news]),
         }
         program = "for _ in range(2):\n    register(process)\n    subscribe(draft)\nregister(process)\n"
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default", holdfast.WakesOnceWarning)
+            warnings.simplefilter("default", WakesOnceWarning)
             exec(compile(program, "a_program.py", "exec"), names)  # noqa: S102 - a line that is not the suite's own
-        told = [one for one in caught if issubclass(one.category, holdfast.WakesOnceWarning)]
+        told = [one for one in caught if issubclass(one.category, WakesOnceWarning)]
         assert [(one.filename, one.lineno) for one in told] == [("a_program.py", line) for line in (2, 3, 4)]
         assert all("only 2 possible dedupe keys" in str(one.message) for one in told)
 
     def test_a_class_is_no_dedupe_key(self, store: BlockingStore, bench: Bench) -> None:
-        rule = holdfast.WakeRule(holdfast.Const("look"), dedupe=cast("Any", holdfast.Present))
+        rule = WakeRule(Const("look"), dedupe=cast("Any", Present))
         with refused(bench, holdfast.InvalidRequest) as info:
-            declare(store, holdfast.EventType("news", wake=rule))
+            declare(store, EventType("news", wake=rule))
         assert str(info.value).startswith("event_types[0].wake.dedupe: ")
         assert str(info.value).endswith("not the class Present: call it to make one")
 
-    @pytest.mark.filterwarnings("ignore::holdfast.WakesOnceWarning")
+    @pytest.mark.filterwarnings("ignore::holdfast.events.WakesOnceWarning")
     @pytest.mark.parametrize(
         ("dedupe", "key"),
         [
-            (holdfast.Const("once"), "once"),
-            (holdfast.Payload(), '{"a":1}'),
-            (holdfast.Present("/a"), "true"),
-            (holdfast.Template("a={a}", {"a": holdfast.Pointer("/a")}), "a=1"),
+            (Const("once"), "once"),
+            (Payload(), '{"a":1}'),
+            (Present("/a"), "true"),
+            (Template("a={a}", {"a": Pointer("/a")}), "a=1"),
         ],
         ids=["const", "payload", "present", "template"],
     )
     def test_every_form_of_selector_makes_a_dedupe_key(self, store: BlockingStore, dedupe: Selector, key: str) -> None:
-        rule = holdfast.WakeRule(holdfast.Const("look"), dedupe=dedupe)
-        declare(store, holdfast.EventType("news", wake=rule))
+        rule = WakeRule(Const("look"), dedupe=dedupe)
+        declare(store, EventType("news", wake=rule))
         receipts = [store.events.append("build", "news", {"a": 1}) for _ in range(2)]
         assert [receipt.wake.dedupe_key for receipt in receipts if receipt.wake is not None] == [key, key]
         assert receipts[0].batch_id == receipts[1].batch_id
@@ -362,8 +373,8 @@ class WakeContract(Contract):
     def test_wakes_are_listed_after_a_cursor_until_they_are_acknowledged(
         self, store: BlockingStore, bench: Bench
     ) -> None:
-        rule = holdfast.WakeRule(holdfast.Payload(), when=holdfast.Payload())
-        declare(store, holdfast.EventType("quiet"), holdfast.EventType("news", wake=rule))
+        rule = WakeRule(Payload(), when=Payload())
+        declare(store, EventType("quiet"), EventType("news", wake=rule))
         for type, payload in (("news", "a"), ("quiet", "b"), ("news", 0), ("news", "d"), ("news", "e")):
             store.events.append("build", type, payload)
         listing = bench.open().events.wakes
@@ -378,12 +389,12 @@ class WakeContract(Contract):
     def test_what_is_no_wake_cannot_be_acknowledged(self, store: BlockingStore, bench: Bench) -> None:
         with refused(bench, holdfast.UnknownProcess):
             store.events.ack_wake("build", 1)
-        declare(store, NEWS, holdfast.EventType("quiet"))
+        declare(store, NEWS, EventType("quiet"))
         store.events.append("build", "quiet")
         for sequence in (0, 1, 2, 2**63 - 1):
-            with refused(bench, holdfast.UnknownWake) as info:
+            with refused(bench, UnknownWake) as info:
                 store.events.ack_wake("build", sequence)
-            assert isinstance(info.value, holdfast.UnknownWake)
+            assert isinstance(info.value, UnknownWake)
             assert isinstance(info.value, holdfast.NotFound)
             assert (info.value.process_id, info.value.sequence) == ("build", sequence)
         with refused(bench, holdfast.InvalidRequest):
@@ -396,7 +407,7 @@ class WakeContract(Contract):
         store.sessions.create("chat")
         store.sessions.delete("chat")
         own = store.events.append("build", "news", "to nobody")
-        assert (own.event.wake, own.wake, own.batch_id) == (holdfast.WakeSignal("to nobody", "build:1"), None, None)
+        assert (own.event.wake, own.wake, own.batch_id) == (WakeSignal("to nobody", "build:1"), None, None)
         named = store.events.append("build", "news", "to the dead", wake_target=CHAT)
         assert (named.event.sequence, named.batch_id) == (2, None)
         assert bench.open().sessions.open("chat") is None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.leases import Lease, OnProcess, OnSession
+from holdfast.processes import Completed, External
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.queue import work
+from holdfast.workers import Heartbeat, WorkerInfo, WorkerRelease
 
 DAY_MS = 24 * 3_600_000
-ME = holdfast.WorkerInfo(
+ME = WorkerInfo(
     "w1", host="here", pid=7, kinds=("turn",), running=("b1",), boot_id="b", pid_namespace="n", process_start="1"
 )
 
@@ -22,7 +25,7 @@ def claimed(store: BlockingStore, session_id: str, *, ttl_ms: int = 1_000, owner
     return claim
 
 
-def leased(store: BlockingStore, run_id: str, *, ttl_ms: int = 1_000, owner_id: str = "w1") -> holdfast.Lease:
+def leased(store: BlockingStore, run_id: str, *, ttl_ms: int = 1_000, owner_id: str = "w1") -> Lease:
     """Claim a new run."""
     store.processes.start("research", id=run_id)
     claim = store.processes.claim_next(owner_id=owner_id, ttl_ms=ttl_ms)
@@ -35,7 +38,7 @@ class WorkerContract(Contract):
 
     def test_a_heartbeat_renews_all_claims_and_leases_at_once(self, store: BlockingStore, clock: ManualClock) -> None:
         claims = [claimed(store, name) for name in ("a", "b")]
-        session = store.leases.claim(holdfast.OnSession("c"), owner_id="w1", ttl_ms=1_000)
+        session = store.leases.claim(OnSession("c"), owner_id="w1", ttl_ms=1_000)
         leases = [leased(store, "r1"), session]
         clock.advance(999)
         beat = store.workers.heartbeat(ttl_ms=5_000, claims=claims, leases=leases)
@@ -46,8 +49,8 @@ class WorkerContract(Contract):
         for claim in beat.claims:
             assert claim is not None
             store.queue.complete(claim)
-        store.processes.complete("r1", holdfast.Completed(), lease=leases[0])
-        holder = store.leases.holder(holdfast.OnSession("c"))
+        store.processes.complete("r1", Completed(), lease=leases[0])
+        holder = store.leases.holder(OnSession("c"))
         assert holder is not None
         assert list(store.workers.list()) == [], "a heartbeat without a worker lists none"
 
@@ -58,13 +61,13 @@ class WorkerContract(Contract):
         ended, held = leased(store, "r1"), leased(store, "r2")
         store.queue.complete(gone)
         store.sessions.delete("deleted")
-        store.processes.complete("r1", holdfast.Completed())
+        store.processes.complete("r1", Completed())
         beat = store.workers.heartbeat(ME, ttl_ms=5_000, claims=[gone, kept, deleted], leases=[ended, held])
         assert [one is not None for one in beat.claims] == [False, True, False]
         assert [one is not None for one in beat.leases] == [False, True]
         clock.advance(5_000)
         again = store.workers.heartbeat(ME, ttl_ms=5_000, claims=[kept], leases=[held])
-        assert again == holdfast.Heartbeat((None,), (None,)), "an expired one cannot be renewed"
+        assert again == Heartbeat((None,), (None,)), "an expired one cannot be renewed"
 
     def test_a_renewal_by_heartbeat_never_shortens_and_follows_a_wider_claim(self, store: BlockingStore) -> None:
         claim = claimed(store, "chat", ttl_ms=DAY_MS)
@@ -81,7 +84,7 @@ class WorkerContract(Contract):
     ) -> None:
         began_ms = clock.now_ms()
         for number in range(3):
-            store.workers.heartbeat(holdfast.WorkerInfo(f"w{number}", host="here", pid=number), ttl_ms=1_000)
+            store.workers.heartbeat(WorkerInfo(f"w{number}", host="here", pid=number), ttl_ms=1_000)
         clock.advance(900)
         store.workers.heartbeat(ME, ttl_ms=1_000)
         assert [one.id for one in bench.open().workers.list()] == ["w0", "w1", "w2"]
@@ -102,10 +105,10 @@ class WorkerContract(Contract):
     ) -> None:
         store.workers.heartbeat(ME, ttl_ms=1_000)
         clock.advance(1_000 + DAY_MS - 1)
-        store.workers.heartbeat(holdfast.WorkerInfo("w2", host="here", pid=8), ttl_ms=1_000)
+        store.workers.heartbeat(WorkerInfo("w2", host="here", pid=8), ttl_ms=1_000)
         assert len(bench.dump()["workers"]) == 2
         clock.advance(1)
-        store.workers.heartbeat(holdfast.WorkerInfo("w3", host="here", pid=9), ttl_ms=1_000)
+        store.workers.heartbeat(WorkerInfo("w3", host="here", pid=9), ttl_ms=1_000)
         assert [row[0] for row in bench.dump()["workers"]] == ["w2", "w3"]
 
     def test_what_a_dead_worker_held_can_be_claimed_at_once(self, store: BlockingStore, bench: Bench) -> None:
@@ -114,9 +117,9 @@ class WorkerContract(Contract):
         lease = leased(store, "r1", ttl_ms=DAY_MS)
         waiting = in_background(lambda: bench.open().queue.wait_next(timeout_ms=PATIENCE_S * 1_000))
         bench.parked()
-        assert store.workers.release("w1") == holdfast.WorkerRelease(batches=1, runs=1)
+        assert store.workers.release("w1") == WorkerRelease(batches=1, runs=1)
         waiting.result(PATIENCE_S)
-        assert store.workers.release("w1") == holdfast.WorkerRelease(batches=0, runs=0)
+        assert store.workers.release("w1") == WorkerRelease(batches=0, runs=0)
         taken = store.queue.claim_next(owner_id="w2", exclusive=True)
         assert taken is not None
         assert (taken.session_id, taken.batches[0].attempts) == ("chat", 2)
@@ -126,15 +129,15 @@ class WorkerContract(Contract):
         with refused(bench, holdfast.ClaimLost):
             store.queue.complete(held)
         with refused(bench, holdfast.LeaseLost):
-            store.processes.complete("r1", holdfast.Completed(), lease=lease)
+            store.processes.complete("r1", Completed(), lease=lease)
         store.queue.complete(other)
         assert store.maintenance.verify().findings == ()
 
     def test_a_lease_on_a_process_that_no_worker_runs_ends_with_its_worker(self, store: BlockingStore) -> None:
-        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
-        store.leases.claim(holdfast.OnProcess("build"), owner_id="w1", ttl_ms=DAY_MS)
-        assert store.workers.release("w1") == holdfast.WorkerRelease(batches=0, runs=1)
-        assert store.leases.holder(holdfast.OnProcess("build")) is None
+        store.processes.register(holdfast.ProcessRegistration("build", External()))
+        store.leases.claim(OnProcess("build"), owner_id="w1", ttl_ms=DAY_MS)
+        assert store.workers.release("w1") == WorkerRelease(batches=0, runs=1)
+        assert store.leases.holder(OnProcess("build")) is None
 
     def test_a_claim_or_a_lease_is_named_once(self, store: BlockingStore, bench: Bench) -> None:
         claim, lease = claimed(store, "chat"), leased(store, "r1")

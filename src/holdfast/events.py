@@ -1,0 +1,35 @@
+"""Values of `store.events`: types of events, the rules of their wakes and ends, and the selectors in those rules."""
+
+from holdfast.records.events import (
+    AppendReceipt,
+    Const,
+    EventType,
+    Payload,
+    Pointer,
+    Present,
+    ProcessEvent,
+    Selector,
+    Template,
+    TerminalRule,
+    Wake,
+    WakeRule,
+    WakeSignal,
+    WakesOnceWarning,
+)
+
+__all__ = [
+    "AppendReceipt",
+    "Const",
+    "EventType",
+    "Payload",
+    "Pointer",
+    "Present",
+    "ProcessEvent",
+    "Selector",
+    "Template",
+    "TerminalRule",
+    "Wake",
+    "WakeRule",
+    "WakeSignal",
+    "WakesOnceWarning",
+]
