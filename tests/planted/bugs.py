@@ -5,7 +5,9 @@ A monkeypatch replaces the right code and restores it afterwards.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +18,7 @@ import asyncpg
 import msgspec
 import pytest
 
+import holdfast
 from holdfast import blocking, codec, dsn, folder, interrupts, paging, store
 from holdfast.backends.memory.tables import Table
 from holdfast.backends.postgres import (
@@ -81,6 +84,8 @@ from holdfast.store import context, maintenance
 from holdfast.transfer import bundle, restoring
 from holdfast.wait import AsyncWaiting
 from holdfast.worker import router
+from holdfast.worker.keeper import Keeper
+from holdfast.worker.work import Work
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -871,3 +876,40 @@ def a_router_starts_runs_under_new_ids(patch: pytest.MonkeyPatch) -> None:
         return msgspec.structs.replace(right(delivery), id=f"run {next(chance)}")
 
     patch.setattr(router.holdfast, "registration_for", wrong)
+
+
+def claims_are_renewed_on_the_event_loop_of_the_handlers(patch: pytest.MonkeyPatch) -> None:
+    right_hold, right_renew = Keeper.hold, Keeper._renew
+    loops: dict[int, asyncio.AbstractEventLoop] = {}
+
+    def hold(self: Any, held: Any) -> None:
+        loops[id(self)] = asyncio.get_running_loop()
+        right_hold(self, held)
+
+    def renew(self: Any, held: Any) -> None:
+        loop, done = loops.get(id(self)), threading.Event()
+
+        def on_loop() -> None:
+            right_renew(self, held)
+            done.set()
+
+        if loop is None:
+            right_renew(self, held)
+        else:
+            loop.call_soon_threadsafe(on_loop)
+            done.wait(10)
+
+    patch.setattr(Keeper, "hold", hold)
+    patch.setattr(Keeper, "_renew", renew)
+
+
+def work_given_back_goes_to_the_end_of_its_queue(patch: pytest.MonkeyPatch) -> None:
+    async def wrong(self: Any, claim: Any) -> None:
+        if claim is not None:
+            await self._queue.complete(claim)
+            for batch in claim.batches:
+                payloads = [item.payload for item in batch.items]
+                again = holdfast.WorkDraft(session_id=batch.session_id, payloads=payloads, kind=batch.kind)
+                await self._queue.enqueue(again)
+
+    patch.setattr(Work, "_give_back", wrong)

@@ -46,7 +46,7 @@ from tests.planted import bugs
 from tests.test_clocks import Skewed, one_life_under_wrong_clocks
 from tests.test_judging import another_writes_while_an_event_is_judged
 from tests.transfer import test_bundles, test_imports
-from tests.worker import test_upkeep
+from tests.worker import test_upkeep, test_worker
 
 import holdfast
 from holdfast import codec, columns
@@ -808,6 +808,18 @@ def a_delivery_starts_one_run(folder: Path, _: pytest.FixtureRequest) -> None:
         test_upkeep.test_routers_at_once_start_each_run_once(url, store)
 
 
+def a_handler_that_blocks_keeps_its_claim(folder: Path, _: pytest.FixtureRequest) -> None:
+    url = f"sqlite:{folder / 'agent.db'}"
+    with holdfast.open_blocking(url) as store:
+        test_worker.test_a_handler_that_blocks_the_event_loop_keeps_its_claim(url, store)
+
+
+def work_given_back_keeps_its_place(folder: Path, _: pytest.FixtureRequest) -> None:
+    url = f"sqlite:{folder / 'agent.db'}"
+    with holdfast.open_blocking(url) as store:
+        test_worker.test_work_that_a_shutdown_gives_back_keeps_its_place(url, store)
+
+
 PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
     plant.__name__: (plant, check)
     for plant, check in (
@@ -913,6 +925,8 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_tick_is_fired_by_every_worker, a_tick_fires_once),
         (bugs.every_missed_tick_is_fired, only_the_latest_tick_fires),
         (bugs.a_router_starts_runs_under_new_ids, a_delivery_starts_one_run),
+        (bugs.claims_are_renewed_on_the_event_loop_of_the_handlers, a_handler_that_blocks_keeps_its_claim),
+        (bugs.work_given_back_goes_to_the_end_of_its_queue, work_given_back_keeps_its_place),
         (bugs.a_large_request_is_encoded_on_the_event_loop, a_large_commit_leaves_the_loop_to_others),
         (bugs.a_large_answer_is_decoded_on_the_event_loop, a_large_load_leaves_the_loop_to_others),
     )

@@ -434,6 +434,24 @@ def test_work_that_outlasts_the_grace_is_given_back_without_an_attempt(url: str,
     assert (batch.state, batch.attempts, batch.last_error) == ("pending", 0, None)
 
 
+def test_work_that_a_shutdown_gives_back_keeps_its_place(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url, grace_s=0)
+    begun = threading.Event()
+
+    @worker.turn
+    async def answer(turn: holdfast.Turn) -> None:
+        if not begun.is_set():
+            begun.set()
+            await asyncio.sleep(WAIT_S)
+        turn.add(turn.input)
+
+    put(store, "first", "second")
+    with Running(worker):
+        assert begun.wait(WAIT_S)
+    worker.run(until_idle=True)
+    assert store.sessions.handle("chat").messages() == ["first", "second"]
+
+
 @pytest.mark.parametrize("method", ["claim_next", "complete_and_claim_next"])
 def test_a_claim_that_comes_during_the_shutdown_is_given_back(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     async def main() -> list[tuple[str, int]]:

@@ -23,6 +23,14 @@ from holdfast.torture.renewals import HELD_ROW
 from holdfast.torture.stops import STOPPED_HOLDER
 from holdfast.torture.wakes import WAKES
 from holdfast.torture.within import WITHIN_CRASH
+from holdfast.torture.worker_faults import (
+    CRASHED_WORKER,
+    FAILED_OVER_WORKER,
+    KILLED_WORKER,
+    POOLED_WORKER,
+    RESTARTED_WORKER,
+    SKEWED_WORKER,
+)
 
 FAULTS: tuple[Fault, ...] = (
     CONCURRENT,
@@ -52,4 +60,10 @@ FAULTS: tuple[Fault, ...] = (
     FORKED,
     FORKED_OPEN,
     CLOSED,
+    KILLED_WORKER,
+    SKEWED_WORKER,
+    RESTARTED_WORKER,
+    CRASHED_WORKER,
+    FAILED_OVER_WORKER,
+    POOLED_WORKER,
 )

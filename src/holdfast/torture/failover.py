@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from urllib.parse import quote
 
 import holdfast
@@ -31,6 +33,14 @@ REPLICATED = {**SETTINGS, "wal_level": "replica", "max_wal_senders": "4", "hot_s
 def fail_over(scratch: Scratch, seed: int) -> Ran:
     """Kill a primary, promote its standby, and let the writers find it by themselves."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    with replicated(scratch) as (place, own, primary, standby):
+        wrong = _survive(place, own, primary, standby, dice)
+    return Ran(1, tuple(wrong))
+
+
+@contextmanager
+def replicated(scratch: Scratch) -> Generator[tuple[Place, PostgresScratch, Server, Server]]:
+    """Yield an empty store on a private server with a synchronous standby, its scratch, and both servers."""
     primary = Server(REPLICATED)
     standby: Server | None = None
     try:
@@ -41,13 +51,12 @@ def fail_over(scratch: Scratch, seed: int) -> Ran:
             standby.start()
             primary.configure({"synchronous_standby_names": "'*'"})
             primary.run("pg_ctl", "-D", primary.data, "reload")
-            wrong = _survive(_both(primary, standby, made.options), own, primary, standby, dice)
             own.forget_schema()
+            yield _both(primary, standby, made.options), own, primary, standby
     finally:
         primary.remove()
         if standby is not None:
             standby.remove()
-    return Ran(1, tuple(wrong))
 
 
 def _both(primary: Server, standby: Server, options: holdfast.PostgresOptions | holdfast.SqliteOptions) -> Place:

@@ -15,6 +15,7 @@ import asyncpg
 import msgspec
 
 import holdfast
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.caller_transaction import PostgresCallerTransaction
 from holdfast.backends.postgres.connection import StatementRunner
 from holdfast.backends.postgres.executor import Executor
@@ -24,12 +25,15 @@ from holdfast.backends.postgres.transaction.base import Base
 from holdfast.backends.sqlite import connection, file_locks, open_transaction, readers, schema_setup, writer
 from holdfast.backends.sqlite.caller_transaction import SqliteCallerTransaction
 from holdfast.backends.sqlite.writer_jobs import Call, Request
+from holdfast.clock import SystemClock
 from holdfast.errors import WaitTimeout
 from holdfast.open_transaction import OpenTransaction
 from holdfast.operations import events
 from holdfast.rules import claims, commits, leases
 from holdfast.store.context import Context
 from holdfast.torture import workers
+from holdfast.worker.running import Runner
+from holdfast.worker.work import Work
 
 Set = Callable[[Any, str, Any], None]
 
@@ -326,3 +330,63 @@ def block_acknowledged_before_commit(put: Set) -> None:
 def block_left_open_by_an_interrupt(put: Set) -> None:
     """A transaction does not look whether an interrupt has left its block."""
     put(OpenTransaction, "is_left", lambda _: False)
+
+
+# Bugs of worker processes. The store of the parent, which judges them, has none.
+
+
+def settled_by_whichever_claim(put: Set) -> None:
+    """A settlement names its batches, and any worker that once had them may settle them."""
+    right = claims.require_claim
+
+    def require_claim(completion: Any, rows: Any, now_ms: int) -> list[Any]:
+        named = [row for row in rows if row.batch_id in completion.batch_ids and row.settled_state is None]
+        return named or right(completion, rows, now_ms)
+
+    put(claims, "require_claim", require_claim)
+
+
+def turns_claimed_like_jobs(put: Set) -> None:
+    """A turn does not keep other workers out of its session."""
+    right = Work.claim
+
+    async def claim(self: Any) -> Any:
+        exclusive, self._exclusive = self._exclusive, False
+        try:
+            return await right(self)
+        finally:
+            self._exclusive = exclusive
+
+    put(Work, "claim", claim)
+
+
+def calls_cut_off_by_a_shutdown(put: Set) -> None:
+    """A worker that is told to end does not let its calls finish, nor gives their work back."""
+
+    async def finish(self: Any, grace_s: float) -> None:
+        for task in self.running:
+            task.cancel()
+
+    put(Runner, "finish", finish)
+
+
+def a_failed_attempt_for_each_shutdown(put: Set) -> None:
+    """Work that a shutdown interrupts is failed, and not given back."""
+    right = Runner.finish
+
+    async def finish(self: Any, grace_s: float) -> None:
+        for task in self.running:
+            task.cancel()
+        await right(self, grace_s)
+
+    put(Runner, "finish", finish)
+
+
+def clock_of_the_client(put: Set) -> None:
+    """The clock of the client decides on PostgreSQL."""
+    right = PostgresBackend.__init__
+
+    def init(self: Any, address: Any, connections: Any, options: Any, clock: Any, thread: Any) -> None:
+        right(self, address, connections, options, clock or SystemClock(), thread)
+
+    put(PostgresBackend, "__init__", init)

@@ -1,0 +1,163 @@
+"""Worker processes of one library: filled queue, then all of them start at once, and each job is told when it is run.
+
+Standard library only, because the peers run it, too. A driver module calls `main` with its class; the same module, with
+`--worker` on its command line, is a worker process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import child
+
+STAMP = struct.Struct("<qq")
+READY_TIMEOUT_S = 60
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class Gate:
+    """Called by handlers: the first call waits until all processes are ready, and each reports the number of its job."""
+
+    def __init__(self) -> None:
+        self._stamps = int(sys.argv[sys.argv.index("--stamps") + 1])
+        self._is_open = threading.Event()
+        self._is_told = False
+
+    def _reach(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            threading.Thread(target=self._wait, daemon=True).start()
+            print("ready", flush=True)
+
+    def _wait(self) -> None:
+        sys.stdin.readline()
+        self._is_open.set()
+
+    async def pass_async(self, number: int) -> None:
+        """Run a job on an event loop."""
+        if not self._is_open.is_set():
+            self._reach()
+            while not self._is_open.is_set():
+                await asyncio.sleep(0.002)
+        os.write(self._stamps, STAMP.pack(number, time.monotonic_ns()))
+
+    def pass_blocking(self, number: int) -> None:
+        """Run a job in a thread."""
+        if not self._is_open.is_set():
+            self._reach()
+            self._is_open.wait()
+        os.write(self._stamps, STAMP.pack(number, time.monotonic_ns()))
+
+
+class Crew:
+    """The worker processes of one round."""
+
+    def __init__(self, module: str, where: dict[str, Any], processes: int) -> None:
+        self._stamps, theirs = os.pipe()
+        command = [sys.executable, "-m", module, "--worker", json.dumps(where), "--stamps", str(theirs)]
+        self._processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[theirs], text=True)
+            for _ in range(processes)
+        ]
+        os.close(theirs)
+
+    def work(self, jobs: int) -> dict[str, Any]:
+        """Let them run all jobs. Return the time from the start of the first to that of the last."""
+        self._wait_until_ready()
+        before_s, used = self._used_s(), child.Processors()
+        began_ns = time.monotonic_ns()
+        for each in self._processes:
+            assert each.stdin is not None
+            each.stdin.write("go\n")
+            each.stdin.flush()
+        stamps = self._read(jobs)
+        told = {"client_cpu_s": self._used_s() - before_s, "server_cpu_s": used.since()["server_cpu_s"]}
+        numbers = [number for number, _ in stamps]
+        seconds = (max(at_ns for _, at_ns in stamps) - began_ns) / 1e9
+        return told | {"seconds": seconds, "count": jobs, "once": sorted(numbers) == list(range(jobs))}
+
+    def _wait_until_ready(self) -> None:
+        watch = threading.Timer(READY_TIMEOUT_S, self.end)
+        watch.start()
+        try:
+            for each in self._processes:
+                assert each.stdout is not None
+                if each.stdout.readline().strip() != "ready":
+                    raise RuntimeError(f"a worker got no job within {READY_TIMEOUT_S} s, or ended")
+        finally:
+            watch.cancel()
+
+    def _read(self, jobs: int) -> list[tuple[int, int]]:
+        received = b""
+        while len(received) < jobs * STAMP.size:
+            part = os.read(self._stamps, 1 << 16)
+            if not part:
+                raise RuntimeError(f"all workers ended after {len(received) // STAMP.size} of {jobs} jobs")
+            received += part
+        return list(STAMP.iter_unpack(received[: jobs * STAMP.size]))
+
+    def _used_s(self) -> float:
+        """Return the processor time of the worker processes. Needs Linux."""
+        ticks = 0
+        for each in self._processes:
+            fields = Path(f"/proc/{each.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / TICKS_A_SECOND
+
+    def end(self) -> None:
+        """End them."""
+        for each in self._processes:
+            each.terminate()
+        for each in self._processes:
+            try:
+                each.wait(10)
+            except subprocess.TimeoutExpired:
+                each.kill()
+                each.wait()
+
+
+class Base:
+    """A driver: `fill` puts jobs into its queue, `left` counts those that are not settled."""
+
+    module: str
+    where: dict[str, Any]
+
+    async def fill(self, jobs: int) -> None:
+        """Enqueue jobs whose payloads are the numbers from 0 on."""
+        raise NotImplementedError
+
+    async def left(self) -> int:
+        """Return the number of jobs that are not settled."""
+        raise NotImplementedError
+
+    async def work(self, processes: int, jobs: int) -> dict[str, Any]:
+        """Run jobs by so many processes, then wait until all are settled."""
+        await self.fill(jobs)
+        crew = Crew(self.module, self.where, processes)
+        try:
+            told = await asyncio.to_thread(crew.work, jobs)
+            left, deadline_s = await self.left(), time.monotonic() + 10
+            while left and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.05)
+                left = await self.left()
+        finally:
+            await asyncio.to_thread(crew.end)
+        return told | {"left": left}
+
+
+def main(driver: Callable[[], Base], worker: Callable[[dict[str, Any], Gate], None]) -> None:
+    """Be the driver, or one of its worker processes."""
+    if "--worker" in sys.argv:
+        worker(json.loads(sys.argv[sys.argv.index("--worker") + 1]), Gate())
+    else:
+        child.serve(driver())

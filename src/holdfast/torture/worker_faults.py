@@ -1,0 +1,177 @@
+"""Faults: workers are killed, stopped, restarted, or lose their database. All work is settled once, in order."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from holdfast.torture import crashes, failover, poolers
+from holdfast.torture.checkers.pools import check_restarts
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Place, PostgresScratch, Scratch
+from holdfast.torture.pool_worker import Terms
+from holdfast.torture.pools import Pool, paced
+from holdfast.torture.servers import no_server
+
+SIZES = (3, 3, 4, 8)
+"""Workers of a pool."""
+KILLS_A_POOL = 5
+PIECES_A_KILL = 8
+SHARE_STOPPED = 0.3
+"""Share of the faults that stop a worker until its claims have expired, instead of killing it."""
+BETWEEN_S = 0.08
+HOUR_S = 3600.0
+
+PIECES_A_RESTART = 8
+PIECE_EVERY_S = 0.02
+GRACE = Terms(lease_s=40, grace_s=20)
+"""Far longer than a call takes, even on a busy machine. Work that waits for a claim to expire is later than that."""
+MOST_NS = int(GRACE.grace_s * 1e9)
+
+CRASHED_POOL, CRASHES_A_POOL = 3, 2
+
+
+def kill_workers(scratch: Scratch, seed: int, *, terms: Terms = Terms()) -> Ran:  # noqa: B008 - a value
+    """Kill and stop workers of a pool, again and again, while it has work."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    return Ran(KILLS_A_POOL, tuple(_killed(scratch, scratch.fresh().unsynced(), dice, dice.choice(SIZES), terms)))
+
+
+def _killed(scratch: Scratch, place: Place, dice: random.Random, size: int, terms: Terms) -> list[str]:
+    with Pool(place, scratch.file("notes"), dice, size, terms) as pool:
+        for _ in range(KILLS_A_POOL):
+            pool.give(PIECES_A_KILL)
+            time.sleep(dice.uniform(0, BETWEEN_S))  # strike at a random moment
+            if dice.random() < SHARE_STOPPED:
+                pool.stop_one()
+            else:
+                pool.kill_one()
+            pool.resume_due()
+        pool.wait()
+        pool.end()
+        return pool.judge()
+
+
+def skew_clocks(scratch: Scratch, seed: int) -> Ran:
+    """Kill and stop workers whose clocks are an hour ahead, an hour behind, or right."""
+    return kill_workers(scratch, seed, terms=Terms(skew_s=HOUR_S))
+
+
+def restart_workers(scratch: Scratch, seed: int) -> Ran:
+    """Restart all workers of a pool one after another under a steady load."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    size = dice.choice(SIZES)
+    with Pool(scratch.fresh().unsynced(), scratch.file("notes"), dice, size, GRACE) as pool:
+
+        def restart(number: int) -> None:
+            if number % PIECES_A_RESTART == PIECES_A_RESTART - 1:
+                pool.restart_one(number // PIECES_A_RESTART)
+
+        paced(pool, size * PIECES_A_RESTART, PIECE_EVERY_S, restart)
+        pool.wait()
+        pool.end()
+        late = check_restarts(pool.pieces, pool.calls(), pool.ends(), MOST_NS)
+        return Ran(size, (*pool.judge(), *(f"I6: {one}" for one in late)))
+
+
+def crash_server(scratch: Scratch, seed: int) -> Ran:
+    """Crash a private server under a pool of workers."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    server = scratch.server()
+    with (
+        PostgresScratch(server.url, scratch.folder) as own,
+        Pool(own.fresh(), scratch.file("notes"), dice, CRASHED_POOL, Terms(lease_s=2)) as pool,
+    ):
+        for _ in range(CRASHES_A_POOL):
+            pool.give(PIECES_A_KILL)
+            time.sleep(dice.uniform(0, BETWEEN_S))  # crash at a random moment
+            dice.choice(crashes.WAYS)(server)
+            pool.give(PIECES_A_KILL)
+        pool.wait()
+        pool.end()
+        return Ran(CRASHES_A_POOL, tuple(pool.judge()))
+
+
+def fail_over(scratch: Scratch, seed: int) -> Ran:
+    """Kill a primary under a pool of workers, and promote its synchronous standby."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    with (
+        failover.replicated(scratch) as (place, _, primary, standby),
+        Pool(place, scratch.file("notes"), dice, CRASHED_POOL, Terms(lease_s=2)) as pool,
+    ):
+        pool.give(PIECES_A_KILL)
+        time.sleep(dice.uniform(0, BETWEEN_S))  # die at a random moment
+        primary.stop("immediate")
+        standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
+        pool.give(PIECES_A_KILL)
+        pool.wait()
+        pool.end()
+        return Ran(1, tuple(pool.judge()))
+
+
+def kill_pooled(scratch: Scratch, seed: int) -> Ran:
+    """Kill and stop workers that reach their server through PgBouncer."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    with (
+        poolers.pooler(scratch.server()) as url,
+        PostgresScratch(url, scratch.folder, pooler="transaction") as own,
+    ):
+        return Ran(KILLS_A_POOL, tuple(_killed(scratch, own.fresh(), dice, CRASHED_POOL, Terms())))
+
+
+KILLED_WORKER = Fault(
+    "kill-worker",
+    "kill -9 of workers, and SIGSTOP until their claims have expired, under turns, jobs and runs",
+    ("I5", "I6", "I10"),
+    {"sqlite": Numbers(5, 2_000), "postgres": Numbers(5, 2_000)},
+    kill_workers,
+    unit="kills and stops",
+)
+
+SKEWED_WORKER = Fault(
+    "worker-clocks",
+    "the same, and the clocks of the workers are an hour ahead or behind",
+    ("I5", "I6", "I10"),
+    {"postgres": Numbers(5, 500)},
+    skew_clocks,
+    unit="kills and stops",
+)
+
+RESTARTED_WORKER = Fault(
+    "restart-workers",
+    "rolling restart of all workers by SIGTERM under a steady load",
+    ("I6", "I10"),
+    {"sqlite": Numbers(3, 400), "postgres": Numbers(3, 400)},
+    restart_workers,
+    unit="restarts",
+)
+
+CRASHED_WORKER = Fault(
+    "worker-server-crash",
+    "a private PostgreSQL is killed or stopped without a word under workers, and comes back",
+    ("I5", "I6", "I10"),
+    {"postgres": Numbers(2, 200)},
+    crash_server,
+    unit="crashes",
+    obstacle=no_server,
+)
+
+FAILED_OVER_WORKER = Fault(
+    "worker-failover",
+    "the primary dies under workers, and its synchronous standby is promoted",
+    ("I5", "I6", "I10"),
+    {"postgres": Numbers(0, 40)},
+    fail_over,
+    unit="failovers",
+    obstacle=failover.obstacle,
+)
+
+POOLED_WORKER = Fault(
+    "pooled-workers",
+    "kill -9 and SIGSTOP of workers behind PgBouncer in transaction mode, on a private server",
+    ("I5", "I6", "I10"),
+    {"postgres": Numbers(0, 200)},
+    kill_pooled,
+    unit="kills and stops",
+    obstacle=poolers.obstacle,
+)
