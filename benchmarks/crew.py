@@ -26,7 +26,7 @@ TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Gate:
-    """Called by handlers: the first call waits until all processes are ready, and each reports the number of its job."""
+    """Called by handlers: the first call waits until all processes are ready; each reports the number of its job."""
 
     def __init__(self) -> None:
         self._stamps = int(sys.argv[sys.argv.index("--stamps") + 1])

@@ -40,6 +40,7 @@ class Pool:
         self._notes = notes
         self._dice = dice
         self._terms = terms
+        self._count = 0
         self._stopped: dict[int, float] = {}
         self._leaving: list[Child] = []
         self._batches: dict[str, str] = {}
@@ -50,7 +51,8 @@ class Pool:
             worker.hear()
 
     def _begun(self) -> Child:
-        skew_s = self._dice.choice((-1, 0, 1)) * self._terms.skew_s
+        self._count += 1
+        skew_s = (0, 1, -1)[self._count % 3] * self._terms.skew_s
         terms = msgspec.structs.replace(self._terms, skew_s=skew_s)
         return Child(serve, self._place, self._notes, terms)
 
@@ -175,7 +177,7 @@ class Pool:
             if process is None:
                 return None
             outcome = process.outcome
-            if not isinstance(outcome, holdfast.Completed):
+            if not isinstance(outcome, holdfast.processes.Completed):
                 return Ended(piece.id, "running" if outcome is None else type(outcome).__name__, (), process.attempt)
             value: Any = outcome.value
             return Ended(piece.id, "completed", (value["fence"],), process.attempt)

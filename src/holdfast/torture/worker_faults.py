@@ -20,7 +20,9 @@ PIECES_A_KILL = 8
 SHARE_STOPPED = 0.3
 """Share of the faults that stop a worker until its claims have expired, instead of killing it."""
 BETWEEN_S = 0.08
-HOUR_S = 3600.0
+SKEWED = 3
+WRONG_CLOCKS = Terms(lease_s=40, grace_s=20, longest_s=0.2, skew_s=3600.0)
+"""Calls that are long enough for others to take the work, if a clock says that its claim has expired."""
 
 PIECES_A_RESTART = 8
 PIECE_EVERY_S = 0.02
@@ -31,14 +33,14 @@ MOST_NS = int(GRACE.grace_s * 1e9)
 CRASHED_POOL, CRASHES_A_POOL = 3, 2
 
 
-def kill_workers(scratch: Scratch, seed: int, *, terms: Terms = Terms()) -> Ran:  # noqa: B008 - a value
+def kill_workers(scratch: Scratch, seed: int) -> Ran:
     """Kill and stop workers of a pool, again and again, while it has work."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
-    return Ran(KILLS_A_POOL, tuple(_killed(scratch, scratch.fresh().unsynced(), dice, dice.choice(SIZES), terms)))
+    return Ran(KILLS_A_POOL, tuple(_killed(scratch, scratch.fresh().unsynced(), dice, dice.choice(SIZES))))
 
 
-def _killed(scratch: Scratch, place: Place, dice: random.Random, size: int, terms: Terms) -> list[str]:
-    with Pool(place, scratch.file("notes"), dice, size, terms) as pool:
+def _killed(scratch: Scratch, place: Place, dice: random.Random, size: int) -> list[str]:
+    with Pool(place, scratch.file("notes"), dice, size) as pool:
         for _ in range(KILLS_A_POOL):
             pool.give(PIECES_A_KILL)
             time.sleep(dice.uniform(0, BETWEEN_S))  # strike at a random moment
@@ -53,8 +55,19 @@ def _killed(scratch: Scratch, place: Place, dice: random.Random, size: int, term
 
 
 def skew_clocks(scratch: Scratch, seed: int) -> Ran:
-    """Kill and stop workers whose clocks are an hour ahead, an hour behind, or right."""
-    return kill_workers(scratch, seed, terms=Terms(skew_s=HOUR_S))
+    """Let workers whose clocks are an hour ahead, an hour behind, and right share work. None takes it from another."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    with Pool(scratch.fresh(), scratch.file("notes"), dice, SKEWED, WRONG_CLOCKS) as pool:
+        paced(pool, SKEWED * PIECES_A_RESTART, PIECE_EVERY_S, lambda _: None)
+        return Ran(SKEWED, tuple(_undisturbed(pool)))
+
+
+def _undisturbed(pool: Pool) -> list[str]:
+    """Wait for the end of a pool whose workers could finish each call, and return the problems."""
+    pool.wait()
+    pool.end()
+    late = check_restarts(pool.pieces, pool.calls(), pool.ends(), MOST_NS)
+    return [*pool.judge(), *(f"I6: {one}" for one in late)]
 
 
 def restart_workers(scratch: Scratch, seed: int) -> Ran:
@@ -68,10 +81,7 @@ def restart_workers(scratch: Scratch, seed: int) -> Ran:
                 pool.restart_one(number // PIECES_A_RESTART)
 
         paced(pool, size * PIECES_A_RESTART, PIECE_EVERY_S, restart)
-        pool.wait()
-        pool.end()
-        late = check_restarts(pool.pieces, pool.calls(), pool.ends(), MOST_NS)
-        return Ran(size, (*pool.judge(), *(f"I6: {one}" for one in late)))
+        return Ran(size, tuple(_undisturbed(pool)))
 
 
 def crash_server(scratch: Scratch, seed: int) -> Ran:
@@ -116,7 +126,7 @@ def kill_pooled(scratch: Scratch, seed: int) -> Ran:
         poolers.pooler(scratch.server()) as url,
         PostgresScratch(url, scratch.folder, pooler="transaction") as own,
     ):
-        return Ran(KILLS_A_POOL, tuple(_killed(scratch, own.fresh(), dice, CRASHED_POOL, Terms())))
+        return Ran(KILLS_A_POOL, tuple(_killed(scratch, own.fresh(), dice, CRASHED_POOL)))
 
 
 KILLED_WORKER = Fault(
@@ -130,11 +140,11 @@ KILLED_WORKER = Fault(
 
 SKEWED_WORKER = Fault(
     "worker-clocks",
-    "the same, and the clocks of the workers are an hour ahead or behind",
+    "workers whose clocks are an hour ahead, an hour behind, and right share work",
     ("I5", "I6", "I10"),
-    {"postgres": Numbers(5, 500)},
+    {"postgres": Numbers(3, 300)},
     skew_clocks,
-    unit="kills and stops",
+    unit="workers",
 )
 
 RESTARTED_WORKER = Fault(
