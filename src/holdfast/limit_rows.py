@@ -1,7 +1,5 @@
 """Rows of limits: the declaration of a kind, the slots that claims hold, and the keys that sessions wait for."""
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.columns import SessionKey, Whole

@@ -3,8 +3,6 @@
 A backend stores and returns these values and never looks inside `bytes`. Columns are in the order of the fields.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar
