@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from typing import Any, Final, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar, Unpack
 
 from holdfast.errors import HoldfastError, InvalidRequest, StoreForked, TransactionExpired, Unavailable
-from holdfast.ports import Backend, Ending, IsLeft, NoReader, Operation
+from holdfast.ports import Backend, Ending, IsLeft, NoReader, Operation, Promises
 from holdfast.rows import EventFilter, ViewQuery
 from holdfast.wait import Waiting
 
@@ -168,20 +168,12 @@ class OpenTransaction(CallerTransaction):
         """Return the statements that create the schema."""
         return self.outer.ddl()
 
-    async def write(
-        self,
-        operation: Operation[T],
-        *,
-        single_write: bool = False,  # noqa: ARG002 - the port's signature
-        idempotent: bool = False,  # noqa: ARG002
-        serialize_on: str | None = None,  # noqa: ARG002
-        heavy: bool = False,
-    ) -> T:
+    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
         """Run an operation in the transaction. If it raises, the transaction is as it was before."""
         self._take()
         try:
             self.check_open()
-            return await self._apply(operation, heavy=heavy)
+            return await self._apply(operation, heavy=promises.get("heavy", False))
         finally:
             self._in_use.release()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeVar, Unpack
 
 from holdfast.errors import InvalidRequest
-from holdfast.ports import Backend, Begun, IsLeft, Operation
+from holdfast.ports import Backend, Begun, IsLeft, Operation, Promises
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
 
@@ -50,15 +50,7 @@ class ReadingBackend:
         """Run an operation that only reads, in one snapshot."""
         return await self._read(operation, view=view)
 
-    async def write(
-        self,
-        operation: Operation[T],  # noqa: ARG002 - the port's signature
-        *,
-        single_write: bool = False,  # noqa: ARG002
-        idempotent: bool = False,  # noqa: ARG002
-        serialize_on: str | None = None,  # noqa: ARG002
-        heavy: bool = False,  # noqa: ARG002
-    ) -> T:
+    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:  # noqa: ARG002 - the port's signature
         """Refuse: an answer may be old, so that nothing may be decided on it."""
         self._refuse("writes and decides nothing")
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    runtime_checkable,
+)
 
 from holdfast.errors import InvalidRequest
 from holdfast.ports.fast_paths import FastPaths
@@ -111,6 +122,19 @@ IsLeft: TypeAlias = Callable[[], bool]
 """Tells whether the block of a transaction was left. Safe to call in any thread."""
 
 
+class Promises(TypedDict, total=False):
+    """The promises of an operation that writes. A database may use them, or ignore them."""
+
+    single_write: bool
+    """It writes once, at its end: a database may let it decide on cached rows, and prove them where it writes."""
+    idempotent: bool
+    """A second run finds what the first one did: it may be run again when the answer to the first was lost."""
+    serialize_on: str | None
+    """The session that it locks first: waiters of one store for the same lock need not wait in the database."""
+    heavy: bool
+    """It computes for long: it must not run on an event loop."""
+
+
 class Backend(Protocol):
     """A database behind a store. Its coroutines suspend only where its way of waiting does."""
 
@@ -128,25 +152,8 @@ class Backend(Protocol):
         """Return the statements that create the schema; empty if there is none."""
         ...
 
-    async def write(
-        self,
-        operation: Operation[T],
-        *,
-        single_write: bool = False,
-        idempotent: bool = False,
-        serialize_on: str | None = None,
-        heavy: bool = False,
-    ) -> T:
-        """Run an operation in a transaction and return once it is durable; a raise leaves no trace.
-
-        - `single_write` promises that the operation writes once, at its end, so that a database may let it decide on
-          cached rows and prove them in the writing statement.
-        - `idempotent` promises that a second run finds what the first one did, so that it may be run again when the
-          answer to the first was lost.
-        - `serialize_on` names what it locks first, so that waiters of one store for the same lock need not wait in the
-          database.
-        - `heavy` says that it computes for long, so that it must not run on an event loop.
-        """
+    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
+        """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
         ...
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
-from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 import msgspec
 
 from holdfast import rows as r
-from holdfast.ports import Backend, Begun, IsLeft, Operation, Transaction
+from holdfast.ports import Backend, Begun, IsLeft, Operation, Promises, Transaction
 from holdfast.ports.fast_paths import FastPaths
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
@@ -122,28 +121,13 @@ class CountingBackend:
         """Return the statements that create the schema."""
         return self._backend.ddl()
 
-    async def write(
-        self,
-        operation: Operation[T],
-        *,
-        single_write: bool = False,
-        idempotent: bool = False,
-        serialize_on: str | None = None,
-        heavy: bool = False,
-    ) -> T:
+    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
         """Run an operation, and count the writes and reads of its last run."""
-        write = partial(
-            self._backend.write,
-            single_write=single_write,
-            idempotent=idempotent,
-            serialize_on=serialize_on,
-            heavy=heavy,
-        )
         tally = TALLY.get()
         if tally is None:
-            return await write(operation)
+            return await self._backend.write(operation, **promises)
         with Counts(operation, tally, writes=True) as counts:
-            return await write(counts.run)
+            return await self._backend.write(counts.run, **promises)
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation that only reads, and count the reads of its last run."""

@@ -109,16 +109,8 @@ class Plain(PostgresBackend):
         super().__init__(*arguments)
         self._executor.__class__ = RuleExecutor
 
-    async def write(
-        self,
-        operation: Any,
-        *,
-        single_write: bool = False,
-        idempotent: bool = False,
-        serialize_on: str | None = None,
-        heavy: bool = False,
-    ) -> Any:
-        return await super().write(operation, idempotent=idempotent, serialize_on=serialize_on, heavy=heavy)
+    async def write(self, operation: Any, **promises: Any) -> Any:
+        return await super().write(operation, **{**promises, "single_write": False})
 
     async def read(self, operation: Any, *, view: Any = None) -> Any:
         return await super().read(operation)

@@ -12,14 +12,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.loop_thread import LoopThread
 from holdfast.backends.postgres.other_loops import OtherLoops, Undo, on_loop
 from holdfast.errors import InvalidRequest
 from holdfast.open_transaction import refuse_inside
-from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation
+from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, Promises
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
@@ -72,26 +72,12 @@ class AnyLoopPostgres(PostgresBackend):
             raise InvalidRequest("store", "has a pool of an event loop that does not run: open the store with a URL")
         return await on_loop(self._loop, partial(call, self), undo)
 
-    async def write(
-        self,
-        operation: Operation[T],
-        *,
-        single_write: bool = False,
-        idempotent: bool = False,
-        serialize_on: str | None = None,
-        heavy: bool = False,
-    ) -> T:
+    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
         """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace."""
         if self._is_home:
-            return await super().write(
-                operation, single_write=single_write, idempotent=idempotent, serialize_on=serialize_on, heavy=heavy
-            )
+            return await super().write(operation, **promises)
         refuse_inside(self, "this write")
-        return await self._elsewhere(
-            lambda other: other.write(
-                operation, single_write=single_write, idempotent=idempotent, serialize_on=serialize_on, heavy=heavy
-            )
-        )
+        return await self._elsewhere(lambda other: other.write(operation, **promises))
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation that only reads, in one snapshot."""

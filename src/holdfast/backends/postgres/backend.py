@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -38,7 +38,7 @@ from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, StoreForked, Unavailable
 from holdfast.log import DEBUG, INFO, log_event
 from holdfast.open_transaction import refuse_inside
-from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, Transaction
+from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, Promises, Transaction
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
@@ -160,26 +160,19 @@ class PostgresBackend:
 
     # Operations.
 
-    async def write(
-        self,
-        operation: Operation[T],
-        *,
-        single_write: bool = False,
-        idempotent: bool = False,
-        serialize_on: str | None = None,
-        heavy: bool = False,
-    ) -> T:
+    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
         """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace.
 
         With `single_write`, a server function first tries it without a transaction (see `single_trip`).
         """
         refuse_inside(self, "this write")
-        state = RetryState(idempotent=idempotent, heavy=heavy)
+        serialize_on = promises.get("serialize_on")
+        state = RetryState(idempotent=promises.get("idempotent", False), heavy=promises.get("heavy", False))
 
         async def run() -> tuple[T, list[str]]:
             held = serialize_on is not None and await self._session_queue.enter(serialize_on)
             try:
-                in_one_trip = single_write and not state.is_retry
+                in_one_trip = promises.get("single_write", False) and not state.is_retry
                 answer = await self._executor.in_one_trip(operation, state) if in_one_trip else None
                 return await self._executor.in_transaction(operation, state, writes=True) if answer is None else answer
             finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, Unpack, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -33,7 +33,7 @@ from holdfast.backends.postgres.thread_offload import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import HoldfastError, InvalidRequest, Unavailable
 from holdfast.open_transaction import CallerTransaction
-from holdfast.ports import Clock, Operation
+from holdfast.ports import Clock, Operation, Promises
 from holdfast.statements import Statements
 from holdfast.table_catalog import table_names
 from holdfast.wait import Waiting
@@ -208,17 +208,9 @@ class PostgresCallerTransaction(CallerTransaction):
         """Return the statements that create the schema."""
         return ddl_text(self._parts.schema)
 
-    async def write(
-        self,
-        operation: Operation[T],
-        *,
-        single_write: bool = False,
-        idempotent: bool = False,
-        serialize_on: str | None = None,
-        heavy: bool = False,
-    ) -> T:
+    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
         """Run an operation in the lent transaction. If it raises, the transaction is as it was before."""
-        return await self._run(operation, writes=True, heavy=heavy)
+        return await self._run(operation, writes=True, heavy=promises.get("heavy", False))
 
     async def read(self, operation: Operation[T], *, view: r.ViewQuery | r.EventFilter | None = None) -> T:
         """Run an operation that only reads, in the lent transaction's snapshot if it has one."""

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 import apsw
 
@@ -26,7 +26,7 @@ from holdfast.clock import read_clock
 from holdfast.errors import InvalidRequest, Unavailable
 from holdfast.interrupts import raised_by_handler
 from holdfast.open_transaction import CallerTransaction
-from holdfast.ports import Clock, Operation
+from holdfast.ports import Clock, Operation, Promises
 from holdfast.records.options import SqliteOptions
 from holdfast.rows import EventFilter, ViewQuery
 from holdfast.wait import Waiting, run_made, run_to_end
@@ -145,15 +145,7 @@ class SqliteCallerTransaction(CallerTransaction):
         """Return the statements that create the schema."""
         return schema_text()
 
-    async def write(
-        self,
-        operation: Operation[T],
-        *,
-        single_write: bool = False,
-        idempotent: bool = False,
-        serialize_on: str | None = None,
-        heavy: bool = False,
-    ) -> T:
+    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
         """Run an operation in the lent transaction. If it raises, the transaction is as it was before."""
         self._check_usable()
         with self._lock:
