@@ -19,6 +19,7 @@ from typing import Any
 
 import holdfast
 from holdfast import store as facets
+from holdfast import worker
 from holdfast.cli.commands import Argument, Command
 from holdfast.cli.parser import COMMANDS, COMMON, EXIT_CODES
 from holdfast.public_names import places, value_at
@@ -56,9 +57,10 @@ TOPICS = (
     Topic(
         "worker.md",
         "The worker",
-        (("worker", holdfast.Worker), ("store.workers", facets.Workers)),
+        (("worker", holdfast.Worker), ("run", worker.Run), ("store.workers", facets.Workers)),
         (
             *("worker.worker", "worker.retries", "worker.jobs", "worker.run", "worker.blocking_run", "worker.tally"),
+            *("worker.run_errors", "worker.journal"),
             "records.workers",
         ),
     ),
@@ -66,8 +68,12 @@ TOPICS = (
     Topic(
         "processes.md",
         "Processes and events",
-        (("store.processes", facets.Processes), ("store.events", facets.Events)),
-        ("records.processes", "records.events"),
+        (
+            ("store.processes", facets.Processes),
+            ("handle", holdfast.processes.RunHandle),
+            ("store.events", facets.Events),
+        ),
+        ("records.processes", "records.events", "store.run_handle", "blocking_run_handle"),
     ),
     Topic("grants.md", "Grants", (("store.grants", facets.Grants),), ("records.grants",)),
     Topic("triggers.md", "Triggers", (("store.triggers", facets.Triggers),), ("records.triggers", "rules.triggers")),
@@ -104,8 +110,8 @@ Words that have a meaning of their own here are in the [glossary](../glossary.md
 
 On the async store, put `await` in front of a method. The blocking store has the same methods without it, and the
 examples are written for that one: `store` is a fresh, empty store from `holdfast.open_blocking`.
-`events.follow` is an async iterator, or a plain one. `sessions.handle`, `sessions.unbound` and `triggers.source_key`
-read nothing and are never awaited.
+`events.follow` is an async iterator, or a plain one. `sessions.handle`, `sessions.unbound`,
+`processes.handle` and `triggers.source_key` read nothing and are never awaited.
 
 Times are whole milliseconds since the epoch. Durations are whole milliseconds too. A listing gives a `Page` of 50 items
 by default, and its `next` goes into `after=` for the next page. A page also ends with the item with which its documents

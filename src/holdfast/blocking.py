@@ -12,19 +12,21 @@ from typing import Any, Concatenate, Literal, ParamSpec
 
 from holdfast import store as asynchronous
 from holdfast.blocking_methods import Facet, driven, warning_without_await, without_await, without_await_each
+from holdfast.blocking_run_handle import RunHandle, giving_a_run
 from holdfast.nesting import interrupted_call, refuse_nested
 from holdfast.ports import Backend
 from holdfast.records.checkpoints import Component
 from holdfast.records.commits import CommitReceipt
 from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
+from holdfast.records.processes import RunEnded
 from holdfast.records.queue import WorkClaim
 from holdfast.store import READ_WAIT_MS, TRANSACTION_MS
 from holdfast.store.transaction import Marked, TransactionBlock
 from holdfast.store.turn import Turn as AsyncTurn
 from holdfast.wait import NeverSuspends
 
-__all__ = ["BlockingStore", "Session", "Turn"]
+__all__ = ["BlockingStore", "RunHandle", "Session", "Turn"]
 
 P = ParamSpec("P")
 
@@ -52,6 +54,7 @@ class Turn(Facet):
         self.keep = turn.keep
         self.usage = turn.usage
         self.enqueue = turn.enqueue
+        self.start = turn.start
         self.complete = turn.complete
 
     @property
@@ -78,6 +81,11 @@ class Turn(Facet):
     def input(self) -> Any:
         """The first payload of the claim."""
         return self._turn.input
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """The run whose end woke the session, None if the turn answers something else."""
+        return self._turn.ended
 
     @property
     def cancelled(self) -> bool:
@@ -246,7 +254,7 @@ class Processes(Facet):
     """`store.processes`, without await."""
 
     register = warning_without_await(asynchronous.Processes.register)
-    start = without_await(asynchronous.Processes.start)
+    start = giving_a_run(asynchronous.Processes.start)
     claim_next = without_await(asynchronous.Processes.claim_next)
     wait_next = without_await(asynchronous.Processes.wait_next)
     suspend = without_await(asynchronous.Processes.suspend)
@@ -261,6 +269,10 @@ class Processes(Facet):
     complete = without_await(asynchronous.Processes.complete)
     wait = without_await(asynchronous.Processes.wait)
     forget_session = without_await(asynchronous.Processes.forget_session)
+
+    def handle(self, process_id: str) -> RunHandle:
+        """Return a handle on a run, existing or not. Reads nothing."""
+        return RunHandle(self.facet.handle(process_id), self.backend)
 
 
 class Events(Facet):

@@ -21,11 +21,14 @@ from holdfast.records.processes import (
     Recovery,
     Run,
     RunClaim,
+    RunDraft,
+    RunEnded,
     SessionTurn,
     SignalWait,
     StartReceipt,
     ToolCall,
 )
+from holdfast.store.run_handle import RunFailed, RunHandle
 
 __all__ = [
     "Abandoned",
@@ -48,6 +51,10 @@ __all__ = [
     "Recovery",
     "Run",
     "RunClaim",
+    "RunDraft",
+    "RunEnded",
+    "RunFailed",
+    "RunHandle",
     "SessionTurn",
     "SignalWait",
     "StartReceipt",

@@ -3,6 +3,7 @@
 from holdfast.testing.contract.run_claims import RunClaimContract
 from holdfast.testing.contract.run_waits import RunWaitContract
 from holdfast.testing.contract.runs import RunContract
+from holdfast.testing.contract.started_runs import StartedRunContract
 
 
 class TestRuns(RunContract):
@@ -14,4 +15,8 @@ class TestRunClaims(RunClaimContract):
 
 
 class TestRunWaits(RunWaitContract):
+    pass
+
+
+class TestStartedRuns(StartedRunContract):
     pass

@@ -11,6 +11,7 @@ from typing import Any, Literal, assert_type
 
 import holdfast
 from holdfast.blocking import Session as BlockingSession
+from holdfast.worker import BlockingRun, Child, JournalUse, Retry, Run
 
 
 async def sessions(store: holdfast.Store) -> None:
@@ -225,6 +226,35 @@ async def processes(store: holdfast.Store, lease: holdfast.leases.Lease) -> None
         ):
             assert_type(message, str)
     assert_type(await store.processes.forget_session("chat"), holdfast.processes.ProcessSessionReport)
+    run = await store.processes.start("research", {"question": "why?"}, id="r1", version="2")
+    assert_type(run, holdfast.processes.RunHandle)
+    assert_type(run.created, bool)
+    assert_type(await run.result(holdfast.Limits, timeout_ms=1), holdfast.Limits)
+    assert_type(await run.outcome(), holdfast.processes.ProcessOutcome)
+    assert_type(run.follow("1@r1"), AsyncIterator[holdfast.events.ProcessEvent])
+    assert_type(await run.signal("approve"), holdfast.events.AppendReceipt)
+    assert_type(await run.cancel(reason="late"), holdfast.events.AppendReceipt)
+    assert_type(store.processes.handle("r1"), holdfast.processes.RunHandle)
+
+
+def plain_step(number: int) -> list[str]:
+    return [str(number)]
+
+
+async def async_step(number: int) -> bytes:
+    return bytes(number)
+
+
+async def steps(run: Run, blocking: BlockingRun) -> None:
+    assert_type(await run.step("plain", plain_step, 1), list[str])
+    assert_type(await run.step("async", async_step, 1, retry=Retry(3)), bytes)
+    assert_type(await run.step("class", holdfast.Limits), holdfast.Limits)
+    assert_type(blocking.step("plain", plain_step, 1, retry=Retry(3)), list[str])
+    child = await run.start("write")
+    assert_type(child, Child)
+    assert_type(await child.result(holdfast.Limits), holdfast.Limits)
+    assert_type(await run.uuid(), str)
+    assert_type(run.journal, JournalUse)
 
 
 async def events(store: holdfast.Store) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.errors import HeadConflict, HoldfastError, NodeConflict, SessionDeleted
-from holdfast.operations import attachments, key_frames, limits, ready, sessions
+from holdfast.operations import attachments, key_frames, limits, processes, ready, sessions
 from holdfast.operations.positions import stamped
 from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
@@ -35,7 +35,8 @@ async def commit(
     If the turn copies attachments of the parent whose bytes are outside the database, write nothing and return those
     attachments: no file is read while a session is locked.
     """
-    decided = None if intent.replaces_graph else await _decide(tx, address, intent, batch_ids, kept)
+    needs_facts = intent.replaces_graph or bool(intent.starts)
+    decided = None if needs_facts else await _decide(tx, address, intent, batch_ids, kept)
     if decided is not None:
         return decided
     session = await sessions.ensure(tx, address)
@@ -84,6 +85,8 @@ async def commit(
         key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)
     await _keep_ready(tx, plan, facts.batches)
     _notify(tx, intent, plan)
+    for start in intent.starts:
+        await processes.start(tx, start.registered, start.due_at_ms)
     receipt = rules.receipt_of(intent.session_id, plan.revision, replayed=False)
     return plan.session, await stamped(tx, receipt)
 

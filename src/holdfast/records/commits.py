@@ -8,6 +8,7 @@ from holdfast.records.checkpoints import Checkpoint, CheckpointManifest
 from holdfast.records.common import Document, KeywordRecord, Receipt, Record
 from holdfast.records.graph import AgentFrame, Graph, GraphDelta, Unchanged
 from holdfast.records.leases import Lease
+from holdfast.records.processes import RunDraft
 from holdfast.records.queue import WorkClaim, WorkCompletion, WorkDraft
 
 
@@ -47,12 +48,14 @@ class Commit(KeywordRecord, frozen=True, kw_only=True):
     completes: Sequence[WorkClaim | WorkCompletion] = ()
     attachments: Sequence[str] = ()
     enqueues: Sequence[WorkDraft] = ()
+    starts: Sequence[RunDraft] = ()
     lease: Lease | None = None
 
 
 class CommitReceipt(Receipt, frozen=True):
-    """An accepted turn. `enqueued` are the batch ids of its follow-up work; `replayed` marks a retry.
+    """An accepted turn. `enqueued` are the batch ids of its follow-up work, `started` the ids of its runs.
 
+    `replayed` marks a retry.
     `leaf` is the node that the active path ends in after the turn, None if there is no path.
     """
 
@@ -63,6 +66,7 @@ class CommitReceipt(Receipt, frozen=True):
     enqueued: tuple[str, ...] = ()
     replayed: bool = False
     leaf: str | None = None
+    started: tuple[str, ...] = ()
 
 
 class NodesReceipt(Receipt, frozen=True):

@@ -106,6 +106,11 @@ class ProcessEvent(Record, frozen=True):
     acknowledged: bool = False
 
     @property
+    def cursor(self) -> str:
+        """The place after this event, for a reader of a run that reconnects: see `RunHandle.follow`."""
+        return f"{self.sequence}@{self.process_id}"
+
+    @property
     def invocation(self) -> Document:
         """The event's place in the chain of causes."""
         return {

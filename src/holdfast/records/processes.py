@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 
@@ -224,6 +224,39 @@ class Process(Record, frozen=True):
     def is_terminal(self) -> bool:
         """True if the process has ended."""
         return self.status != "running"
+
+    @property
+    def continued_as(self) -> str | None:
+        """The id of the run that goes on for this one, None if there is none."""
+        control = self.outcome.control if isinstance(self.outcome, Completed) else None
+        found = cast("dict[str, Document]", control).get("continued_as") if isinstance(control, dict) else None
+        return found if isinstance(found, str) else None
+
+
+class RunDraft(Record, frozen=True):
+    """A run that a commit starts. Its end wakes the session that started it, unless `wake` is False.
+
+    Without an id it is named after the session and the turn.
+
+    >>> turn = holdfast.Commit(turn_id="turn-1", starts=[holdfast.processes.RunDraft("research", {"question": "why?"})])
+    >>> store.sessions.create("chat-42").commit(turn).started
+    ('chat-42/turn-1/run-0',)
+    """
+
+    kind: str
+    args: Document = None
+    id: str | None = None
+    version: str = "1"
+    due_at_ms: int | None = None
+    wake: bool = True
+    recovery: Recovery | None = None
+
+
+class RunEnded(Record, frozen=True):
+    """A run whose end woke a session, and its outcome."""
+
+    process_id: str
+    outcome: ProcessOutcome
 
 
 class StartReceipt(Receipt, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from holdfast.errors import ClaimLost
+from holdfast.errors import ClaimLost, InvalidRequest
 from holdfast.ports.fast_path_params import ClaimProof
 from holdfast.records.common import Token
 from holdfast.records.limits import Limits
@@ -231,6 +231,19 @@ def check_claim(field: str, value: object, limits: Limits) -> WorkCompletion:
         fence=checks.whole(f"{field}.fence", completion.fence),
         batch_ids=tuple(checks.identifier(f"{field}.batch_ids[{index}]", one, limits) for index, one in enumerate(ids)),
     )
+
+
+def check_completions(value: object, session_id: str, limits: Limits) -> tuple[WorkCompletion, ...]:
+    """Check the claims that a commit of the session settles, each once."""
+    completions: list[WorkCompletion] = []
+    for index, claim in enumerate(checks.sequence("completes", value, most=limits.commit_items)):
+        completion = check_claim(f"completes[{index}]", claim, limits)
+        if completion.session_id != session_id:
+            raise ClaimLost(completion.session_id, completion.claim_id)
+        if any(completion.claim_id == earlier.claim_id for earlier in completions):
+            raise InvalidRequest(f"completes[{index}]", "names a claim twice")
+        completions.append(completion)
+    return tuple(completions)
 
 
 def proof_of(completion: WorkCompletion) -> ClaimProof:

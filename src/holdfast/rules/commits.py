@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import codec
-from holdfast.errors import ClaimLost, Corrupt, HeadConflict, InvalidRequest, SessionDeleted, TurnConflict, UnknownRef
+from holdfast.errors import Corrupt, HeadConflict, InvalidRequest, SessionDeleted, TurnConflict, UnknownRef
 from holdfast.ports.fast_path_params import UNTIMED, Head, TurnPlan
 from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Commit, CommitReceipt, Usage
@@ -28,7 +28,7 @@ from holdfast.rows import (
     SessionRow,
     UsageRow,
 )
-from holdfast.rules import checkpoints, checks, claims, deltas, graph, leases, ledgers, queue
+from holdfast.rules import checkpoints, checks, claims, deltas, graph, leases, ledgers, queue, starts
 
 
 class TurnBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,6 +45,7 @@ class TurnBody(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: tuple[Usage | ledgers.Spent, ...] = ()
     enqueued: tuple[str, ...] = ()
     spent: int = 0
+    started: tuple[str, ...] = ()
 
 
 class CommitIntent(msgspec.Struct, frozen=True):
@@ -67,6 +68,7 @@ class CommitIntent(msgspec.Struct, frozen=True):
     completes: tuple[WorkCompletion, ...]
     attachments: tuple[str, ...]
     enqueues: tuple[queue.BatchIntent, ...]
+    starts: tuple[starts.StartIntent, ...]
     lease: Lease | None
 
     @property
@@ -125,12 +127,13 @@ def check_commit(commit: object, session_id: str | None, limits: Limits, *, seed
         frame_state_refs=frame_state_refs,
         current_frame_id=checks.optional_identifier("current_frame_id", given.current_frame_id, limits),
         usage=ledgers.check_usage(given.usage, limits),
-        completes=_check_completes(given.completes, target, limits),
+        completes=claims.check_completions(given.completes, target, limits),
         attachments=_check_attachments(given.attachments, limits),
         enqueues=tuple(
             queue.check_draft(f"enqueues[{index}]", draft, limits, session_id=target)
             for index, draft in enumerate(checks.sequence("enqueues", given.enqueues, most=limits.commit_items))
         ),
+        starts=starts.check_starts(given.starts, target, turn_id or seed, limits),
         lease=None if given.lease is None else leases.check_session_lease("lease", given.lease, target, limits),
     )
     _check_size(intent, limits)
@@ -151,18 +154,6 @@ def _leaf_field(replaces: bool) -> str:
     return "graph.graph.leaf" if replaces else "graph.leaf"
 
 
-def _check_completes(value: object, session_id: str, limits: Limits) -> tuple[WorkCompletion, ...]:
-    completions: list[WorkCompletion] = []
-    for index, claim in enumerate(checks.sequence("completes", value, most=limits.commit_items)):
-        completion = claims.check_claim(f"completes[{index}]", claim, limits)
-        if completion.session_id != session_id:
-            raise ClaimLost(completion.session_id, completion.claim_id)
-        if any(completion.claim_id == earlier.claim_id for earlier in completions):
-            raise InvalidRequest(f"completes[{index}]", "names a claim twice")
-        completions.append(completion)
-    return tuple(completions)
-
-
 def _check_attachments(value: object, limits: Limits) -> tuple[str, ...]:
     ids = checks.sequence("attachments", value, most=limits.commit_items)
     return tuple(
@@ -175,6 +166,7 @@ def _check_size(intent: CommitIntent, limits: Limits) -> None:
         sum(node.size for node in intent.nodes)
         + sum(len(body) for body in intent.contents.bodies.values())
         + sum(len(draft.payloads) for draft in intent.enqueues)
+        + sum(start.size for start in intent.starts)
     )
     if size > limits.commit_bytes:
         raise InvalidRequest(
@@ -203,6 +195,7 @@ def fingerprint_of(intent: CommitIntent, nodes: Sequence[graph.NodeIntent]) -> s
                 [draft.session_id, draft.source_key, draft.available_at_ms, draft.draft_hash]
                 for draft in intent.enqueues
             ],
+            **({"starts": [start.content for start in intent.starts]} if intent.starts else {}),
         }
     )
 
@@ -222,6 +215,7 @@ def receipt_of(session_id: str, row: RevisionRow, *, replayed: bool) -> CommitRe
         checkpoint_ref=row.checkpoint_ref,
         manifest=body.manifest or CheckpointManifest(),
         enqueued=body.enqueued,
+        started=body.started,
         replayed=replayed,
         leaf=row.leaf_id,
     )
@@ -464,6 +458,7 @@ def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[s
         usage=tuple(ledgers.Spent(one.source, one.model, *ledgers.counts_of(one)) for one in intent.usage),
         spent=ledgers.total(before.spent, intent.usage),
         enqueued=enqueued,
+        started=tuple(start.id for start in intent.starts),
     )
 
 

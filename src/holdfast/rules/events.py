@@ -64,6 +64,7 @@ CORE_EVENT_TYPES = (
     ),
 )
 """The types that every process has."""
+CONTINUED_TYPE = EventType(runs.CONTINUED, terminal=TerminalRule("completed", Pointer("/await_output")))
 
 
 class EventIntent(msgspec.Struct, frozen=True):
@@ -245,7 +246,7 @@ def _declared(intent: EventIntent, process: Process) -> EventType | None:
     """Return the declaration of an event's type: that of the process, or of the core for types that every run has."""
     declared = next((one for one in process.event_types if one.name == intent.type), None)
     if declared is None and isinstance(process.input, Run) and runs.is_run_type(intent.type):
-        return EventType(intent.type)
+        return CONTINUED_TYPE if intent.type == runs.CONTINUED else EventType(intent.type)
     return declared
 
 

@@ -21,7 +21,9 @@ Kinds: TypeAlias = tuple[tuple[str, str | None], ...]
 """Kinds of runs, each with the wanted version; None stands for every version."""
 
 CANCEL_REQUESTED = "process.cancel_requested"
-RUN_TYPES = frozenset({"step", "progress"})
+CONTINUED = "run.continued"
+"""The event type that ends a run which goes on as a new one. It wakes no session: the end of the new one does."""
+RUN_TYPES = frozenset({"step", "progress", CONTINUED})
 """Event types that every run has, beside those of its signals."""
 SIGNAL = "signal."
 SIGNAL_NAME = re.compile(r"[A-Za-z0-9_-]+")

@@ -147,7 +147,7 @@ def first_revision(
 ) -> CommitPlan:
     """Return the revision that a fork starts with: its source's state at that point, without the source's usage."""
     before = commits.TurnBody() if base is None else commits.body_of(base)
-    body = msgspec.structs.replace(before, usage=(), enqueued=(), spent=0)
+    body = msgspec.structs.replace(before, usage=(), enqueued=(), started=(), spent=0)
     leaf_key, leaf_id = leaf or (None, None)
     return CommitPlan(
         session=msgspec.structs.replace(fork, revision=1),

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
 
 import msgspec
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.operations import processes as operations
 from holdfast.operations import runs
 from holdfast.operations.runs import NextRequest
 from holdfast.operations.topics import ANY_RUN
 from holdfast.records.common import Document, Scope
 from holdfast.records.leases import Lease
-from holdfast.records.processes import Process, Provenance, Recovery, Run, RunClaim, SignalWait, StartReceipt
+from holdfast.records.processes import Process, Provenance, Recovery, Run, RunClaim, SignalWait
 from holdfast.rules import checks
 from holdfast.rules import processes as rules
 from holdfast.rules import runs as run_rules
 from holdfast.store.context import Context
+from holdfast.store.run_handle import RunHandle
 
 CLAIM_TTL_MS = 30_000
 
@@ -38,7 +41,7 @@ class RunProcesses:
         wake_target: Scope | None = None,
         provenance: Provenance | None = None,
         recovery: Recovery | None = None,
-    ) -> StartReceipt:
+    ) -> RunHandle:
         """Start a run: a process that a worker claims and runs, from `due_at_ms` on or at once.
 
         The same id again returns the run as it stands, with `created` False; another kind, version or args under that
@@ -49,22 +52,42 @@ class RunProcesses:
         >>> started.created, store.processes.start("research", {"question": "why?"}, id="run-1").created
         (True, False)
         """
-        limits = self._context.limits
-        registered, heavy = await self._context.prepared(
+        check = partial(
             rules.check_start,
-            Run(kind, version, args),
-            f"run:{self._context.mint()}" if id is None else id,
+            process_id=f"run:{self._context.mint()}" if id is None else id,
             wake_target=wake_target,
             provenance=Provenance() if provenance is None else provenance,
             recovery=recovery,
-            limits=limits,
+            limits=self._context.limits,
         )
+        try:
+            registered, heavy = await self._context.prepared(check, Run(kind, version, args))
+        except InvalidRequest:
+            from holdfast import typed_values
+
+            documents = typed_values.plain(args)
+            if documents == args:
+                raise
+            registered, heavy = await self._context.prepared(check, Run(kind, version, documents))
         due = checks.optional_whole("due_at_ms", due_at_ms)
         receipt = await self._context.backend.write(
             lambda tx: operations.start(tx, registered, due), idempotent=True, heavy=heavy
         )
         # No other call has a new id: if the run was found, an earlier try of this call made it, whose answer was lost.
-        return msgspec.structs.replace(receipt, created=True) if id is None else receipt
+        run = self.handle(registered.id)
+        run.receipt = msgspec.structs.replace(receipt, created=True) if id is None else receipt
+        return run
+
+    def handle(self, process_id: str) -> RunHandle:
+        """Return a handle on a run, existing or not. Reads nothing.
+
+        >>> _ = store.processes.start("research", id="run-1")
+        >>> _ = store.processes.complete("run-1", holdfast.processes.Completed(42))
+        >>> store.processes.handle("run-1").result()
+        42
+        """
+        checked = self._context.identifier("process_id", process_id)
+        return RunHandle(self._context, cast("Any", self), checked)
 
     def _next_request(self, owner_id: object, kinds: object, ttl_ms: object) -> NextRequest:
         limits = self._context.limits

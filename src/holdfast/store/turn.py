@@ -7,6 +7,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import msgspec
+
 from holdfast.errors import InvalidRequest, TurnConflict
 from holdfast.records.attachments import AttachmentRef
 from holdfast.records.checkpoints import Checkpoint, Component
@@ -14,8 +16,10 @@ from holdfast.records.commits import Commit, CommitReceipt, SessionView, Usage
 from holdfast.records.common import Document
 from holdfast.records.graph import Append, Node, Unchanged
 from holdfast.records.leases import Lease
+from holdfast.records.processes import ProcessOutcome, Recovery, RunDraft, RunEnded
 from holdfast.records.queue import WorkClaim, WorkCompletion, WorkDraft
 from holdfast.rows import RevisionRow
+from holdfast.rules.starts import default_id
 
 if TYPE_CHECKING:
     from holdfast.store.session import Session
@@ -28,6 +32,17 @@ MORE_BATCHES = 64
 """Batches that join a turn in one go, so that a writer who never stops cannot keep the turn from going on."""
 LoadTurn = Callable[[], Coroutine[Any, Any, tuple[SessionView | None, RevisionRow | None]]]
 """Reads the newest view; if the turn was committed before, its revision and the view at it."""
+
+
+class _End(msgspec.Struct):
+    process_id: str
+    input: str
+
+
+class _Told(msgspec.Struct, tag="process_wake"):
+    """The payload by which the end of a run wakes a session."""
+
+    wake: _End
 
 
 class TurnValues:
@@ -60,6 +75,7 @@ class TurnValues:
         self._usage: list[Usage] = []
         self._attachments: list[str] = []
         self._enqueues: list[WorkDraft] = []
+        self._starts: list[RunDraft] = []
         self._completes: list[WorkClaim | WorkCompletion] = []
 
     @property
@@ -81,6 +97,24 @@ class TurnValues:
         if self.claim is None:
             raise InvalidRequest("turn.input", "there is none: pass `claim=` to session.turn(...), or run a worker")
         return self.inputs[0]
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """The run whose end woke the session, None if the turn answers something else.
+
+        >>> chat = store.sessions.create("chat-42")
+        >>> with chat.turn("message-1") as turn:
+        ...     run_id = turn.start("research")
+        >>> _ = store.processes.complete(run_id, holdfast.processes.Completed("because"))
+        >>> with chat.turn(claim=store.queue.claim("chat-42", owner_id="worker-1")) as turn:
+        ...     turn.ended.process_id == run_id, turn.ended.outcome.value
+        (True, 'because')
+        """
+        try:
+            told = msgspec.convert(self.inputs[0], _Told)
+            return RunEnded(told.wake.process_id, msgspec.json.decode(told.wake.input, type=ProcessOutcome))
+        except (IndexError, msgspec.MsgspecError):
+            return None
 
     @property
     def messages(self) -> list[Any]:
@@ -156,6 +190,31 @@ class TurnValues:
         self._require_open()
         self._enqueues.append(draft)
 
+    def start(
+        self,
+        kind: str,
+        args: Document = None,
+        *,
+        id: str | None = None,
+        version: str = "1",
+        due_at_ms: int | None = None,
+        wake: bool = True,
+        recovery: Recovery | None = None,
+    ) -> str:
+        """Start a run with the commit, and return its id. If the turn is not committed, the run does not exist.
+
+        When the run ends, the session gets a batch with its outcome, once, unless `wake` is False: see `turn.ended`.
+
+        >>> with store.sessions.create("chat-42").turn("message-1") as turn:
+        ...     run_id = turn.start("research", {"question": "why?"})
+        >>> store.processes.get(run_id).input.kind
+        'research'
+        """
+        self._require_open()
+        run_id = default_id(self.session_id, self.turn_id, len(self._starts)) if id is None else id
+        self._starts.append(RunDraft(kind, args, run_id, version, due_at_ms, wake, recovery))
+        return run_id
+
     def complete(self, claim: WorkClaim | WorkCompletion) -> None:
         """Settle a claim with the commit.
 
@@ -206,6 +265,7 @@ class TurnValues:
             lease=lease,
             attachments=self._attachments,
             enqueues=self._enqueues,
+            starts=self._starts,
         )
 
     def _checkpoint(self) -> Checkpoint | None:

@@ -9,26 +9,44 @@ from holdfast.worker.worker import Worker
 
 if TYPE_CHECKING:
     from holdfast.worker.blocking_run import BlockingRun
-    from holdfast.worker.run import ChildFailed, Run, StepConflict
+    from holdfast.worker.journal import JournalUse
+    from holdfast.worker.run import Child, Run
+    from holdfast.worker.run_errors import ChildFailed, JournalFull, StepConflict, StepFailed
+
+_OF_RUNS = {
+    "BlockingRun": "blocking_run",
+    "Child": "run",
+    "ChildFailed": "run_errors",
+    "JournalFull": "run_errors",
+    "JournalUse": "journal",
+    "Run": "run",
+    "StepConflict": "run_errors",
+    "StepFailed": "run_errors",
+}
+"""Names that are loaded on first use: the module of runs loads asyncio."""
 
 __all__ = [
     "BlockingRun",
+    "Child",
     "ChildFailed",
     "Failure",
     "GiveUp",
     "Job",
+    "JournalFull",
+    "JournalUse",
     "Retry",
     "Run",
     "StepConflict",
+    "StepFailed",
     "Tally",
     "Worker",
 ]
 
 
 def __getattr__(name: str) -> object:
-    """Return a name of the module of runs, which loads asyncio."""
-    if name not in __all__:
+    """Return a name of the modules of runs."""
+    if name not in _OF_RUNS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{'blocking_run' if name == 'BlockingRun' else 'run'}"), name)
+    return getattr(import_module(f"{__name__}.{_OF_RUNS[name]}"), name)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast, overload
 
 from holdfast.worker.driving import OnLoop, SharedStore
-from holdfast.worker.run import Child, Run, in_step
+from holdfast.worker.journal import JournalUse
+from holdfast.worker.retries import Retry
+from holdfast.worker.run import Child, Run
+from holdfast.worker.steps import StepCall, in_step
 
 T = TypeVar("T")
 
@@ -21,9 +24,13 @@ class BlockingChild:
         self._loop = loop
         self.id = child.id
 
-    def result(self) -> Any:
-        """Return the child's result once it has ended; `ChildFailed` if it has none."""
-        return self._loop.drive(self._child.result())
+    @overload
+    def result(self) -> Any: ...
+    @overload
+    def result(self, declared: type[T]) -> T: ...
+    def result(self, declared: Any = None) -> Any:
+        """Return the child's result once it has ended, as a value of a type if one is given; see `Child.result`."""
+        return self._loop.drive(self._child.result(declared))
 
 
 class BlockingRun:
@@ -47,18 +54,35 @@ class BlockingRun:
         """True once the worker has given up on this call, or the run is to be cancelled: return then."""
         return self._run.cancelled
 
-    def step(self, name: str, function: Callable[..., T], *args: Any, **named: Any) -> T:
+    @property
+    def journal(self) -> JournalUse:
+        """The size of the run's journal, and its limits."""
+        return self._run.journal
+
+    def step(self, name: str, function: Callable[..., T], *args: Any, retry: Retry | None = None, **named: Any) -> T:
         """Call a function in this thread, record its result under the name, and return it; see `Run.step`."""
-        facts = self._run.facts_of(name, function, args, named)
-        found = self._run.find_step(name, facts)
-        if found is not None:
-            return cast("T", found["value"])
-        began_s = time.monotonic()
-        with in_step(name):
-            value: Any = function(*args, **named)
-            if inspect.isawaitable(value):
-                value = self._loop.drive(value)
-        return cast("T", self._loop.drive(self._run.record_step(name, facts, value, began_s)))
+        call = StepCall(self._run.steps, name, function, args, named, retry)
+        while call.found is None:
+            self._loop.drive(self._run.until(call.next_attempt_at_ms()))
+            began_s = time.monotonic()
+            try:
+                with in_step(name):
+                    value: Any = function(*args, **named)
+                    if inspect.isawaitable(value):
+                        value = self._loop.drive(value)
+            except Exception as error:
+                self._loop.drive(call.fail(error, began_s, self._run.store.now_ms))
+            else:
+                return cast("T", self._loop.drive(call.record(value, began_s)))
+        return cast("T", self._loop.drive(call.value()))
+
+    def key(self, name: str) -> str:
+        """Return the idempotency key of a step."""
+        return self._run.key(name)
+
+    def continue_as_new(self, args: Any = None, *, version: str | None = None) -> NoReturn:
+        """End this run, and go on as a new one with these arguments and an empty journal; see `Run.continue_as_new`."""
+        self._run.continue_as_new(args, version=version)
 
     def now(self) -> int:
         """Return the recorded time of the store's clock in milliseconds."""

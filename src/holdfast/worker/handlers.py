@@ -176,20 +176,62 @@ def arguments_of(handler: Registered, run: object, args: Any) -> tuple[tuple[Any
     import inspect
 
     parameters = inspect.signature(handler.function).parameters.values()
+    whole = _whole(handler.function, args)
     takes_more = len(parameters) > 1 or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters)
     positional: tuple[Any, ...] = (run,)
     named: dict[str, Any] = {}
-    if takes_more and isinstance(args, dict):
+    if takes_more and isinstance(args, dict) and not whole:
         named = cast("dict[str, Any]", args)
     elif takes_more and args is not None:
-        positional = (run, args)
+        positional = (run, cast("Any", args))
     try:
         inspect.signature(handler.function).bind(*positional, **named)
     except TypeError as error:
         raise holdfast.InvalidRequest(
             "args", f"do not fit {handler.name}: {error}: start the run with its arguments, or change the handler"
         ) from None
-    return positional, named
+    return typed_arguments(handler.function, positional, named, args)
+
+
+def _second(function: Handler) -> str:
+    """Return the name of the first parameter after the run."""
+    import inspect
+
+    return list(inspect.signature(function).parameters)[1]
+
+
+def _whole(function: Handler, args: object) -> bool:
+    """Return whether the arguments are one value of a declared type, and not the named arguments of the handler."""
+    import inspect
+
+    from holdfast import typed_values
+
+    names = list(inspect.signature(function).parameters)
+    if len(names) != 2 or not isinstance(args, dict) or names[1] in args:
+        return False
+    return typed_values.is_object(typed_values.annotation(function, names[1]))
+
+
+def typed_arguments(
+    function: Handler, positional: tuple[Any, ...], named: dict[str, Any], args: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments decoded into the types that the handler declares."""
+    from holdfast import typed_values
+
+    try:
+        if len(positional) == 2:
+            declared = typed_values.annotation(function, _second(function))
+            return (positional if declared is None else (positional[0], typed_values.decoded(args, declared))), named
+        declared_types = {name: typed_values.annotation(function, name) for name in named}
+        typed = {
+            name: value if declared_types[name] is None else typed_values.decoded(value, declared_types[name])
+            for name, value in named.items()
+        }
+    except (TypeError, msgspec.ValidationError) as error:
+        raise holdfast.InvalidRequest(
+            "args", f"do not fit the types that {getattr(function, '__qualname__', function)} declares: {error}"
+        ) from None
+    return positional, typed
 
 
 def listed(kinds: Iterable[str]) -> str:

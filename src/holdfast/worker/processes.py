@@ -10,19 +10,24 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 import holdfast
+from holdfast import typed_values
 from holdfast.log import WARNING, log_event
+from holdfast.spilling import spill
 from holdfast.worker import running
 from holdfast.worker.blocking_run import BlockingRun
 from holdfast.worker.claiming import LOOK_AGAIN_MS, Claimed
+from holdfast.worker.continuing import cancel_newest, continued
 from holdfast.worker.driving import OnLoop
 from holdfast.worker.handlers import Registered, arguments_of
 from holdfast.worker.journal import CANCEL_REQUESTED, Journal
 from holdfast.worker.keeper import Held
 from holdfast.worker.retries import GiveUp
-from holdfast.worker.run import CHILD_ENDED, STARTED, Run, Suspended
+from holdfast.worker.run import CHILD_ENDED, STARTED, Run
+from holdfast.worker.run_errors import Continued, Suspended
 from holdfast.worker.running import Runner, described
 from holdfast.worker.tally import Failure
 
@@ -86,6 +91,8 @@ class Runs:
                 await self._settle(run, journal, outcome)
             except Suspended as asleep:
                 await self._guarded(handler, held, self._suspend(claim, journal, asleep))
+            except Continued as over:
+                await self._guarded(handler, held, self._continue(run, journal, over))
             except asyncio.CancelledError as error:
                 if held.is_lost:
                     runner.forgive(held, handler.name)
@@ -137,11 +144,15 @@ class Runs:
             return abandoned(run, journal, self._runner.owner_id)
         if run.attempt > handler.retry.attempts:
             raise GiveUp(f"no worker survived its {handler.retry.attempts} attempts")
-        value = await self._call(handler, run, journal)
-        run.require_all_asked()
+        try:
+            value = await self._call(handler, run, journal)
+        except Continued:
+            run.steps.require_all_asked()
+            raise
+        run.steps.require_all_asked()
         if handler.recovery == "external" and value is None:
             raise Suspended(None, holdfast.processes.SignalWait(OUTSIDE, ordinal=1))
-        return holdfast.processes.Completed(value)
+        return holdfast.processes.Completed(typed_values.plain(value))
 
     async def _call(self, handler: Registered, run: Run, journal: Journal) -> Any:
         task = asyncio.current_task()
@@ -175,15 +186,28 @@ class Runs:
 
     async def _settle(self, run: Run, journal: Journal, outcome: holdfast.processes.ProcessOutcome) -> None:
         """End a run, and tell its parent in the same transaction."""
-        parent = _parent_of(run.claim.process)
-        await self._runner.persist("a run is not ended", lambda: self._end(run, outcome, parent))
+        await self._runner.persist("a run is not ended", lambda: self._end(run, outcome))
         if isinstance(outcome, holdfast.processes.Cancelled):
             for child_id in run.children or _children_in(journal):
                 await self._cancel_child(child_id, outcome.message)
         if isinstance(outcome, holdfast.processes.Completed | holdfast.processes.Cancelled):
             self._runner.tally.done += 1
 
-    async def _end(self, run: Run, outcome: holdfast.processes.ProcessOutcome, parent: str | None) -> None:
+    async def _end(self, run: Run, outcome: holdfast.processes.ProcessOutcome) -> None:
+        try:
+            await self._complete(run, outcome)
+        except holdfast.InvalidRequest as error:
+            # Never lost after its effects: a result that is too large for an event is stored beside it.
+            if (
+                not isinstance(outcome, holdfast.processes.Completed)
+                or error.limit != self._store.limits.document_bytes
+            ):
+                raise
+            refs = await spill(self._store.artifacts, self._store.limits, outcome.value)
+            await self._complete(run, holdfast.processes.Completed(control={"spilled": refs}))
+
+    async def _complete(self, run: Run, outcome: holdfast.processes.ProcessOutcome) -> None:
+        parent = _parent_of(run.claim.process)
         if parent is None:
             await self._store.processes.complete(run.id, outcome, lease=run.claim.lease)
             return
@@ -194,12 +218,21 @@ class Runs:
 
     async def _cancel_child(self, child_id: str, reason: str) -> None:
         try:
-            await self._store.events.request_cancel(child_id, reason=reason or "its parent was cancelled")
+            await cancel_newest(self._store, child_id, reason or "its parent was cancelled")
         except holdfast.HoldfastError as error:
             if not isinstance(error, holdfast.AlreadyTerminal | holdfast.UnknownProcess):
                 log_event(
                     "worker", WARNING, "a child was not cancelled (%(error_class)s)", error_class=type(error).__name__
                 )
+
+    async def _continue(self, run: Run, journal: Journal, over: Continued) -> None:
+        """End a run and start the one that goes on for it, unless the run was asked to cancel meanwhile."""
+        going_on = partial(continued, self._store, run, over)
+        if await self._runner.persist("a run is not continued", going_on):
+            self._runner.tally.done += 1
+            return
+        await self._runner.persist("a run is not loaded", journal.refresh)
+        await self._settle(run, journal, cancelled(journal, None))
 
     async def _suspend(self, claim: holdfast.processes.RunClaim, journal: Journal, asleep: Suspended) -> None:
         await self._runner.persist(
@@ -216,9 +249,7 @@ class Runs:
         said = described(error)
         if delay_ms is None:
             failed = holdfast.processes.Failed(said, code="handler_failed")
-            await self._runner.persist(
-                "a failure is not recorded", lambda: self._end(run, failed, _parent_of(run.claim.process))
-            )
+            await self._runner.persist("a failure is not recorded", lambda: self._end(run, failed))
         else:
             await self._runner.persist(
                 "a failure is not recorded",

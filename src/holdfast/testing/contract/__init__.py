@@ -46,6 +46,7 @@ from holdfast.testing.contract.schedules import ScheduleContract
 from holdfast.testing.contract.second_process import SecondProcessContract
 from holdfast.testing.contract.sessions import SessionContract
 from holdfast.testing.contract.shared_puts import SharedPutContract
+from holdfast.testing.contract.started_runs import StartedRunContract
 from holdfast.testing.contract.ticks import TickContract
 from holdfast.testing.contract.transactions import TransactionContract
 from holdfast.testing.contract.triggers import TriggerContract
@@ -105,6 +106,7 @@ __all__ = [
     "SecondProcessContract",
     "SessionContract",
     "SharedPutContract",
+    "StartedRunContract",
     "TickContract",
     "TransactionContract",
     "TriggerContract",

@@ -1,0 +1,71 @@
+"""Check the runs that a commit starts. Each is registered in the transaction of the commit, once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import InvalidRequest
+from holdfast.records.common import Scope
+from holdfast.records.limits import Limits
+from holdfast.records.processes import BySession, Provenance, Run, RunDraft
+from holdfast.rules import checks, processes
+
+
+class StartIntent(msgspec.Struct, frozen=True):
+    """A run to be registered, in its stored form."""
+
+    registered: processes.Registered
+    due_at_ms: int | None
+    size: int
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self.registered.id
+
+    @property
+    def content(self) -> list[str | int | None]:
+        """The values that two commits of one turn share."""
+        return [processes.registration_hash(self.registered), self.due_at_ms]
+
+
+def default_id(session_id: str, turn: str, index: int) -> str:
+    """Return the id of a run that a turn starts without naming it."""
+    return f"{session_id}/{turn}/run-{index}"
+
+
+def check_starts(value: object, session_id: str, turn: str, limits: Limits) -> tuple[StartIntent, ...]:
+    """Return the runs that a commit starts. `turn` is the id of the turn, or a name that no other commit has."""
+    drafts = checks.sequence("starts", value, most=limits.commit_items)
+    starts = tuple(
+        _check(f"starts[{index}]", draft, session_id, default_id(session_id, turn, index), limits)
+        for index, draft in enumerate(drafts)
+    )
+    ids = [start.id for start in starts]
+    for index, id in enumerate(ids):
+        if id in ids[:index]:
+            raise InvalidRequest(f"starts[{index}].id", f"{id!r} is started twice")
+    return starts
+
+
+def _check(field: str, value: object, session_id: str, default: str, limits: Limits) -> StartIntent:
+    draft = checks.instance(field, value, RunDraft)
+    run = Run(
+        checks.identifier(f"{field}.kind", draft.kind, limits),
+        checks.identifier(f"{field}.version", draft.version, limits),
+        draft.args,
+    )
+    checks.document(f"{field}.args", draft.args, limits)
+    recovery = processes.check_recovery(f"{field}.recovery", draft.recovery, run)
+    registered = processes.check_start(
+        run,
+        checks.identifier(f"{field}.id", default if draft.id is None else draft.id, limits),
+        wake_target=Scope(session_id) if checks.flag(f"{field}.wake", draft.wake) else None,
+        # Without the turn: the same run under the same id, started by a later turn, is no conflict.
+        provenance=Provenance(BySession(Scope(session_id))),
+        recovery=recovery,
+        limits=limits,
+    )
+    due_at_ms = checks.optional_whole(f"{field}.due_at_ms", draft.due_at_ms)
+    return StartIntent(registered, due_at_ms, len(codec.encode_record(registered)))

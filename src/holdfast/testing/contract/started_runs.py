@@ -1,0 +1,145 @@
+"""Runs that a commit starts: with the turn or not at all, once, and their end comes back to the session once."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import pytest
+
+import holdfast
+from holdfast.blocking import BlockingStore, Turn
+from holdfast.testing.contract.bench import Bench, Contract, refused
+
+LARGE = "x" * 1_000_000
+
+
+class Broken(Exception):
+    """Raised by a block."""
+
+
+def break_off(turn: Turn) -> NoReturn:
+    """Start a run, and raise."""
+    turn.start("research", id="run-1")
+    raise Broken
+
+
+def woken(store: BlockingStore, session_id: str = "chat") -> list[holdfast.processes.RunEnded | None]:
+    """Take all batches of a session, and return the ends of runs that they tell of."""
+    told: list[holdfast.processes.RunEnded | None] = []
+    session = store.sessions.handle(session_id)
+    while (claim := store.queue.claim(session_id, owner_id="w1", exclusive=True)) is not None:
+        with session.turn(claim=claim) as turn:
+            told.append(turn.ended)
+    return told
+
+
+class StartedRunContract(Contract):
+    """`Commit.starts` and `turn.start`."""
+
+    def test_a_turn_starts_a_run_and_its_end_wakes_the_session_once(self, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        with session.turn("message-1") as turn:
+            turn.add("question")
+            run_id = turn.start("research", {"question": "why?"}, version="2")
+            assert store.processes.get(run_id) is None, "it starts with the commit"
+        assert turn.receipt is not None
+        assert turn.receipt.started == (run_id,) == ("chat/message-1/run-0",)
+        run = store.processes.get(run_id)
+        assert run is not None
+        assert run.input == holdfast.processes.Run("research", "2", {"question": "why?"})
+        assert run.provenance.originator == holdfast.processes.BySession(holdfast.Scope("chat"))
+        assert [one.id for one in store.processes.list(started_by="chat")] == [run_id]
+        claim = store.processes.claim_next(owner_id="w1")
+        assert claim is not None
+        for _ in range(2):
+            store.processes.complete(run_id, holdfast.processes.Completed({"text": LARGE}))
+        assert woken(store) == [holdfast.processes.RunEnded(run_id, holdfast.processes.Completed({"text": LARGE}))]
+        assert store.maintenance.verify().findings == ()
+
+    def test_a_turn_that_is_not_committed_starts_nothing(self, store: BlockingStore, bench: Bench) -> None:
+        session = store.sessions.create("chat")
+        with pytest.raises(Broken), session.turn("message-1") as turn:
+            break_off(turn)
+        draft = holdfast.processes.RunDraft("research", id="run-1")
+        with refused(bench, holdfast.HeadConflict):
+            session.commit(holdfast.Commit(turn_id="t", expected_revision=7, starts=[draft]))
+        assert store.processes.get("run-1") is None
+
+    def test_the_same_turn_again_starts_nothing_more(self, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        turn = holdfast.Commit(
+            turn_id="t", starts=[holdfast.processes.RunDraft("research"), holdfast.processes.RunDraft("write")]
+        )
+        first, second = session.commit(turn), session.commit(turn)
+        assert (first.replayed, second.replayed) == (False, True)
+        assert first.started == second.started == ("chat/t/run-0", "chat/t/run-1")
+        assert [one.id for one in store.processes.list()] == ["chat/t/run-0", "chat/t/run-1"]
+
+    def test_another_run_under_the_turns_id_is_another_turn(self, store: BlockingStore, bench: Bench) -> None:
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit(turn_id="t", starts=[holdfast.processes.RunDraft("research", 1)]))
+        with refused(bench, holdfast.TurnConflict):
+            session.commit(holdfast.Commit(turn_id="t", starts=[holdfast.processes.RunDraft("research", 2)]))
+
+    def test_a_later_turn_may_start_the_same_run_and_finds_it(self, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        for name in ("t1", "t2"):
+            session.commit(
+                holdfast.Commit(turn_id=name, starts=[holdfast.processes.RunDraft("research", 1, id="run-1")])
+            )
+        store.processes.complete("run-1", holdfast.processes.Failed("no"))
+        assert woken(store) == [holdfast.processes.RunEnded("run-1", holdfast.processes.Failed("no"))]
+
+    def test_other_arguments_under_a_known_id_refuse_the_whole_turn(self, store: BlockingStore, bench: Bench) -> None:
+        session = store.sessions.create("chat")
+        store.processes.start("research", 1, id="run-1")
+        with refused(bench, holdfast.errors.RegistrationConflict):
+            session.commit(
+                holdfast.Commit(turn_id="t", starts=[holdfast.processes.RunDraft("research", 2, id="run-1")])
+            )
+        assert session.load() is None or list(session.history()) == []
+
+    def test_a_run_that_wakes_no_session_leaves_the_queue_alone(self, store: BlockingStore) -> None:
+        with store.sessions.create("chat").turn("t") as turn:
+            run_id = turn.start("research", wake=False, due_at_ms=7)
+        run = store.processes.get(run_id)
+        assert run is not None
+        assert (run.due_at_ms, run.wake_target) == (7, None)
+        store.processes.complete(run_id, holdfast.processes.Completed())
+        assert woken(store) == []
+
+    def test_work_that_is_no_end_of_a_run_has_no_ended_run(self, store: BlockingStore) -> None:
+        payloads: list[Any] = ["hi", {"type": "process_wake"}, {"type": "process_wake", "wake": {"input": "no"}}]
+        for payload in payloads:
+            store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[payload]))
+        assert woken(store) == [None, None, None]
+        with store.sessions.handle("chat").turn("t") as turn:
+            assert turn.ended is None
+
+    @pytest.mark.parametrize(
+        ("field", "draft"),
+        [
+            ("starts[0]", "research"),
+            ("starts[0].kind", holdfast.processes.RunDraft("")),
+            ("starts[0].args", holdfast.processes.RunDraft("research", object())),
+            ("starts[0].id", holdfast.processes.RunDraft("research", id="")),
+            ("starts[0].version", holdfast.processes.RunDraft("research", version=" ")),
+            ("starts[0].due_at_ms", holdfast.processes.RunDraft("research", due_at_ms=-1)),
+            ("starts[0].wake", holdfast.processes.RunDraft("research", wake=1)),  # type: ignore[arg-type]
+            ("starts[0].recovery", holdfast.processes.RunDraft("research", recovery="never")),  # type: ignore[arg-type]
+        ],
+    )
+    def test_a_wrong_draft_is_named(self, store: BlockingStore, bench: Bench, field: str, draft: Any) -> None:
+        session = store.sessions.create("chat")
+        with refused(bench, holdfast.InvalidRequest) as info:
+            session.commit(holdfast.Commit(turn_id="t", starts=[draft]))
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field.startswith(field)
+
+    def test_one_commit_starts_a_run_once(self, store: BlockingStore, bench: Bench) -> None:
+        twice = [holdfast.processes.RunDraft("research", id="run-1")] * 2
+        session = store.sessions.create("chat")
+        with refused(bench, holdfast.InvalidRequest) as info:
+            session.commit(holdfast.Commit(starts=twice))
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "starts[1].id"

@@ -1,0 +1,72 @@
+"""Errors of a run, and the two ways in which a call of its handler ends without a result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import holdfast
+
+
+class Suspended(BaseException):
+    """Ends the call of a handler whose run sleeps. Not an `Exception`: `finally` blocks run, `except Exception` not."""
+
+    def __init__(self, due_at_ms: int | None, wait: holdfast.processes.SignalWait | None = None) -> None:
+        super().__init__("the run sleeps")
+        self.due_at_ms = due_at_ms
+        self.wait = wait
+
+
+class Continued(BaseException):
+    """Ends the call of a handler whose run goes on as a new one. Not an `Exception`, like `Suspended`."""
+
+    def __init__(self, args: Any, version: str | None) -> None:
+        super().__init__("the run continues as a new one")
+        self.next_args = args
+        self.version = version
+
+
+class StepConflict(holdfast.Conflict):
+    """The handler does not ask for what its run has recorded: its code has changed. Give the new code a new version."""
+
+    def __init__(self, process_id: str, name: str, problem: str) -> None:
+        super().__init__(
+            f"run {process_id!r}, step {name!r}: {problem}: let the old code finish its runs, and register the changed "
+            "handler under a new version"
+        )
+        self.process_id = process_id
+        self.name = name
+
+
+class StepFailed(Exception):
+    """A step failed at the last attempt that its `retry` allows. `error` is the text of the last error.
+
+    Raised whenever the handler runs again, too.
+    """
+
+    def __init__(self, process_id: str, name: str, attempts: int, error: str) -> None:
+        super().__init__(f"run {process_id!r}, step {name!r} failed {attempts} times: {error}")
+        self.process_id = process_id
+        self.name = name
+        self.attempts = attempts
+        self.error = error
+
+
+class JournalFull(holdfast.Conflict):
+    """The journal of a run has no room for another step. Nothing was called. `run.continue_as_new(args)` goes on."""
+
+    def __init__(self, process_id: str, name: str, has: str) -> None:
+        super().__init__(
+            f"run {process_id!r}, step {name!r}: the journal {has}: call run.continue_as_new(args) before that, which "
+            "goes on with an empty journal"
+        )
+        self.process_id = process_id
+        self.name = name
+
+
+class ChildFailed(Exception):
+    """A child run ended without a result. `outcome` says how."""
+
+    def __init__(self, process_id: str, outcome: holdfast.processes.ProcessOutcome) -> None:
+        super().__init__(f"child run {process_id!r}: {type(outcome).__name__}: {getattr(outcome, 'message', '')}")
+        self.process_id = process_id
+        self.outcome = outcome
