@@ -38,7 +38,7 @@ _VALUES = (
 
 def plain(value: Any) -> Any:
     """Return a document with structs, dataclasses and models in it as documents. Leaves anything else as it is."""
-    kind: Any = type(value)
+    kind = _kind_of(value)
     if kind is dict:
         return {key: plain(item) for key, item in value.items()}
     if kind is list:
@@ -53,7 +53,7 @@ def encoded(value: Any) -> Any:
 
 def dump_model(value: Any) -> Any:
     """Return a pydantic model as a document."""
-    if _is_model(cast("Any", type(value))):
+    if _is_model(_kind_of(value)):
         return value.model_dump(mode="json")
     raise NotImplementedError(f"a {type(value).__name__} has no form as a document")
 
@@ -73,7 +73,7 @@ def _load_model(declared: Any, value: Any) -> Any:
 
 
 def _without_tuples(value: Any) -> Any:
-    kind: Any = type(value)
+    kind = _kind_of(value)
     if kind is dict:
         return {key: _without_tuples(item) for key, item in value.items()}
     return [_without_tuples(item) for item in value] if kind in (list, tuple) else value
@@ -98,6 +98,11 @@ def is_typed(declared: Any) -> bool:
 def is_object(declared: Any) -> bool:
     """Return whether a type is a struct, a dataclass or a model."""
     return isinstance(declared, type) and _is_object(declared)
+
+
+def _kind_of(value: Any) -> type[Any]:
+    kind: type[Any] = value.__class__
+    return kind
 
 
 def _is_object(kind: type[Any]) -> bool:
