@@ -15,7 +15,7 @@ from holdfast import rows as r
 from holdfast.columns import Counter, SessionKey, Whole
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.records.limits import SMALLEST_INTEGER
-from holdfast.schedule_rows import ScheduleRow
+from holdfast.schedule_rows import MatchRow, ScheduleRow
 from holdfast.worker_rows import WorkerRow
 
 R = TypeVar("R", bound=r.Row)
@@ -102,6 +102,15 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
 }
 """The table of each kind of row, and the number of its first columns that are its key."""
 
+EVERYDAY: Final[dict[type[r.Row], tuple[str, int]]] = TABLES | {
+    r.UsageRow: ("usage", 2),
+    r.BlobRow: ("blobs", 1),
+    r.ObjectRow: ("attachment_objects", 1),
+    r.ArtifactHead: ("artifacts", 2),
+    MatchRow: ("subscriptions", 1),
+}
+"""The same with rows that leave columns out: the number of first columns that identify a row in a message."""
+
 
 def table_names() -> list[str]:
     """Return the name of every table."""
@@ -131,7 +140,14 @@ def smallest_key(kind: type[r.Row]) -> Mapping[str, int | str]:
     return {column: "" if hints[column] is str else SMALLEST_INTEGER for column in columns}
 
 
-def rows_of(kind: type[R], found: Iterable[Sequence[Any]]) -> list[R]:
+def fetched(kind: type[R], record: Sequence[Any]) -> R:
+    """Return the row of these columns, checked."""
+    table, key_columns = EVERYDAY[kind]
+    values = tuple(record)
+    return r.row_of(kind, values, table=table, key=values[:key_columns])
+
+
+def all_fetched(kind: type[R], records: Iterable[Sequence[Any]]) -> list[R]:
     """Return the rows of these columns, each checked."""
-    table, width = TABLES[kind]
-    return [r.row_of(kind, tuple(values), table=table, key=tuple(values)[:width]) for values in found]
+    table, key_columns = EVERYDAY[kind]
+    return r.rows_of(kind, list(map(tuple, records)), table=table, key_columns=key_columns)

@@ -319,7 +319,7 @@ def test_an_unobserved_store_runs_no_line_of_the_observers(url: str, life: Modul
         assert type(store.queue.facet) is holdfast.store.Queue
         assert type(store.sessions.handle("chat").facet) is holdfast.Session
         seen: set[str] = set()
-        where = (f"{Path('store', name)}" for name in ("observing.py", "counting.py"))
+        where = (f"{Path('store', name)}" for name in ("instrumentation.py", "metering.py"))
         watched = (*where, str(Path("holdfast", "observers")), str(Path("logging", "__init__.py")), "opentelemetry")
 
         def profile(frame: Any, event: str, _: object) -> None:

@@ -534,7 +534,7 @@ def test_notes_of_bytes_to_be_deleted_are_kept_once_and_in_order(store: Any) -> 
     assert store.ask("find_doomed", 1, "b") == [0]
 
 
-def test_the_census_has_the_fields_of_stats_and_counts_what_there_is(store: Any) -> None:
+def test_the_statistics_have_the_fields_of_stats_and_counts_what_there_is(store: Any) -> None:
     made = store.call("insert_session", session(0))
     store.call("insert_session", session(0, "gone", deleted_at_ms=1))
     blob = r.BlobRow("x", "raw", 100, b"xyz")

@@ -11,9 +11,10 @@ from holdfast.backends.postgres.connection import StatementRunner
 from holdfast.backends.postgres.driver_errors import DAMAGED_TEXT, DriverFailure, state_of
 from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.single_trip import NeedsTransaction, missing
-from holdfast.backends.postgres.transaction.base import all_fetched, fetched, unpacked_bytes
+from holdfast.backends.postgres.transaction.base import unpacked_bytes
 from holdfast.backends.postgres.transaction.graph import proven_path
 from holdfast.records.limits import LARGEST_INTEGER
+from holdfast.table_catalog import all_fetched, fetched
 
 PATH_NODES: Final = 5_000
 """The longest path in one row, which the driver decodes in one go: about 15 ms. A longer one is read row by row."""

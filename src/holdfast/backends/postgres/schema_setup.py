@@ -98,14 +98,14 @@ async def prepare(
     if version < SCHEMA_VERSION and not options.migrate:
         raise SchemaMissing(version, SCHEMA_VERSION)
     while version < SCHEMA_VERSION:
-        version = await _one_step(runner, options.schema)
+        version = await _upgrade_once(runner, options.schema)
     if distribution and options.read_url is not None:
         problem = "cannot be used with a store that is spread over nodes: each node numbers its own transactions"
         raise InvalidRequest("options.read_url", problem)
     return distribution
 
 
-async def _one_step(runner: StatementRunner, schema: str) -> int:
+async def _upgrade_once(runner: StatementRunner, schema: str) -> int:
     """Create the schema, or run one migration, unless another process did so meanwhile. Return the version then."""
     await runner.control("begin_write")
     await runner.control("unlimited")

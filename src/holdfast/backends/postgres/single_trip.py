@@ -20,13 +20,14 @@ from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.shared_trips import BUSY, MOST_BYTES, SharedTrips
 from holdfast.backends.postgres.thread_offload import LoopCall
 from holdfast.backends.postgres.transaction import PostgresTransaction
-from holdfast.backends.postgres.transaction.base import fetched, unpacked_bytes
+from holdfast.backends.postgres.transaction.base import unpacked_bytes
 from holdfast.backends.postgres.transaction.function_calls import NEEDS_A_SESSION, SharedCall
 from holdfast.backends.postgres.transaction.run_functions import RunFunctions
 from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, fits_one_call
 from holdfast.errors import DurabilityUncertain, HoldfastError
 from holdfast.ports.fast_path_params import ClaimNextParams, ClaimProof, EventParams, Head, TurnParams
 from holdfast.ports.verdicts import EventVerdict, LeaseVerdict, QueueVerdict, SettlementVerdict, TurnVerdict
+from holdfast.table_catalog import fetched
 
 OUT_OF_RANGE = "22003"
 """SQLSTATE of a counter that would overflow. The rule has the better error."""

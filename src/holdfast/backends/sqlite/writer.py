@@ -156,12 +156,12 @@ class Writer:
 
     def stop(self) -> list[threading.Thread]:
         """Refuse new operations. The threads end once they have finished the accepted ones."""
-        lookouts = [] if self._commit_watcher is None else self._commit_watcher.stop()
+        watchers = [] if self._commit_watcher is None else self._commit_watcher.stop()
         with self._lock:
             self._closed = True
             self._jobs.put(None)
             # A thread that could not be started has no identity, and cannot be joined.
-            return [thread for thread in (*lookouts, *self._threads) if thread.ident is not None]
+            return [thread for thread in (*watchers, *self._threads) if thread.ident is not None]
 
     def close(self) -> None:
         """Finish accepted operations, then stop."""

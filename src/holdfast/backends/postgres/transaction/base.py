@@ -12,40 +12,11 @@ from holdfast import rows as r
 from holdfast.backends.postgres.connection import StatementRunner, Values
 from holdfast.backends.postgres.transaction.function_calls import NO_FAMILY, FunctionCalls
 from holdfast.errors import Corrupt
-from holdfast.limit_rows import LimitRow, SlotRow
 from holdfast.ports import Clock
 from holdfast.records.limits import MIB
-from holdfast.schedule_rows import MatchRow, ScheduleRow
-from holdfast.worker_rows import WorkerRow
+from holdfast.table_catalog import all_fetched, fetched
 
 R = TypeVar("R", bound=r.Row)
-
-TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
-    r.SessionRow: ("sessions", 1),
-    r.RevisionRow: ("revisions", 2),
-    r.NodeRow: ("nodes", 1),
-    r.UsageRow: ("usage", 2),
-    r.BlobRow: ("blobs", 1),
-    r.ObjectRow: ("attachment_objects", 1),
-    r.BatchRow: ("batches", 1),
-    r.ReadyRow: ("ready", 1),
-    LimitRow: ("limits", 1),
-    SlotRow: ("slots", 4),
-    r.LeaseRow: ("leases", 2),
-    r.AttachmentRow: ("attachments", 2),
-    r.ProcessRow: ("processes", 1),
-    r.EventRow: ("events", 2),
-    r.GrantRow: ("grants", 3),
-    r.SubscriptionRow: ("subscriptions", 1),
-    r.OccurrenceRow: ("occurrences", 1),
-    r.DeliveryRow: ("deliveries", 2),
-    MatchRow: ("subscriptions", 1),
-    ScheduleRow: ("schedules", 1),
-    r.ArtifactRow: ("artifacts", 2),
-    r.ArtifactHead: ("artifacts", 2),
-    WorkerRow: ("workers", 1),
-}
-"""The table of each kind of row, and the number of its first columns that identify a row in a message."""
 
 PORTION_BYTES: Final = 8 * MIB
 PORTION_ROWS: Final = 2_000
@@ -57,19 +28,6 @@ class Seen(msgspec.Struct):
 
     heads: list[tuple[r.SessionRow, r.RevisionRow | None]] = []
     processes: list[r.ProcessRow] = []
-
-
-def fetched(kind: type[R], record: Sequence[Any]) -> R:
-    """Return the row of these columns, checked."""
-    table, key_columns = TABLES[kind]
-    values = tuple(record)
-    return r.row_of(kind, values, table=table, key=values[:key_columns])
-
-
-def all_fetched(kind: type[R], records: Sequence[Sequence[Any]]) -> list[R]:
-    """Return the rows of these columns, checked."""
-    table, key_columns = TABLES[kind]
-    return r.rows_of(kind, list(map(tuple, records)), table=table, key_columns=key_columns)
 
 
 def columns_of(rows: Sequence[r.Row], count: int, *, first: int = 0) -> list[list[Any]]:

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.postgres.driver_errors import DriverFailure
-from holdfast.backends.postgres.transaction.base import columns_of, fetched, fits, portions
+from holdfast.backends.postgres.transaction.base import columns_of, fits, portions
 from holdfast.backends.postgres.transaction.graph import Graph, places_of
 from holdfast.backends.postgres.transaction.leases import SESSION_LEASE
 from holdfast.backends.postgres.transaction.queue import Queue
@@ -20,6 +20,7 @@ from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions,
 from holdfast.errors import Corrupt
 from holdfast.ports.fast_path_params import Head, TurnParams, TurnPlan
 from holdfast.ports.verdicts import TurnVerdict
+from holdfast.table_catalog import fetched
 
 BLOB_COLUMNS = len(r.BlobRow.__struct_fields__)
 

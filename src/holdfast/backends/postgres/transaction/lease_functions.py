@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import fetched
 from holdfast.backends.postgres.transaction.function_calls import NEEDS_A_SESSION, FunctionCalls, process_family
 from holdfast.ports.fast_path_params import LeaseParams, LeaseProof
 from holdfast.ports.verdicts import LeaseVerdict
+from holdfast.table_catalog import fetched
 
 
 class LeaseFunctions(FunctionCalls):

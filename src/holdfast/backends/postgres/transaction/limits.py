@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import Base, all_fetched, columns_of, fetched
+from holdfast.backends.postgres.transaction.base import Base, columns_of
 from holdfast.errors import InvalidRequest
 from holdfast.limit_rows import LimitRow, LimitState, SlotRow
+from holdfast.table_catalog import all_fetched, fetched
 
 LIMIT_COLUMNS = len(LimitRow.__struct_fields__)
 SLOT_COLUMNS = len(SlotRow.__struct_fields__)

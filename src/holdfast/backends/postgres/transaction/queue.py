@@ -7,10 +7,11 @@ from typing import Any
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import all_fetched, columns_of
+from holdfast.backends.postgres.transaction.base import columns_of
 from holdfast.backends.postgres.transaction.leases import SESSION_LEASE, Leases
 from holdfast.backends.postgres.transaction.limits import Limits
 from holdfast.ports.limit_tables import Obstacles
+from holdfast.table_catalog import all_fetched
 
 DRAFT_COLUMNS = 13
 """Columns of a new batch, from its id to its payloads. The database gives the sequence, and the key comes last."""

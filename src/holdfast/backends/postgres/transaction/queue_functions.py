@@ -9,11 +9,11 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.postgres.connection import StatementRunner
-from holdfast.backends.postgres.transaction.base import all_fetched
 from holdfast.backends.postgres.transaction.function_calls import NEEDS_A_SESSION, SharedCall
 from holdfast.backends.postgres.transaction.lease_functions import LeaseFunctions
 from holdfast.ports.fast_path_params import ClaimNextParams, ClaimParams, ClaimProof, HeartbeatParams
 from holdfast.ports.verdicts import HeartbeatVerdict, QueueVerdict, RenewalVerdict, SettlementVerdict
+from holdfast.table_catalog import all_fetched
 
 
 class QueueFunctions(LeaseFunctions):

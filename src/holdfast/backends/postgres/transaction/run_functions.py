@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import fetched
 from holdfast.backends.postgres.transaction.queue_functions import QueueFunctions
 from holdfast.ports.fast_path_params import ClaimRunParams, Head
 from holdfast.ports.verdicts import RunVerdict
+from holdfast.table_catalog import fetched
 
 PROCESS_COLUMNS: Final = len(r.ProcessRow.__struct_fields__)
 

@@ -10,11 +10,12 @@ import msgspec
 from holdfast import rows as r
 from holdfast.backends.postgres.connection import StatementRunner
 from holdfast.backends.postgres.positions import position_text
-from holdfast.backends.postgres.transaction.base import columns_of, fetched, fits
+from holdfast.backends.postgres.transaction.base import columns_of, fits
 from holdfast.backends.postgres.transaction.function_calls import FunctionCalls, SharedCall
 from holdfast.backends.postgres.transaction.graph import places_of
 from holdfast.ports.fast_path_params import UNTIMED, EventParams, Head, TurnParams, TurnPlan
 from holdfast.ports.verdicts import EventVerdict, TurnVerdict
+from holdfast.table_catalog import fetched
 
 USAGE_COLUMNS: Final = len(r.UsageRow.__struct_fields__)
 SESSION_COLUMNS: Final = len(r.SessionRow.__struct_fields__)

@@ -10,7 +10,7 @@ from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.records.limits import SMALLEST_INTEGER
-from holdfast.table_catalog import DoomedObject, Key, Setting, StoredUsage, rows_of, smallest_key, table_of
+from holdfast.table_catalog import DoomedObject, Key, Setting, StoredUsage, all_fetched, smallest_key, table_of
 
 R = TypeVar("R", bound=r.Row)
 
@@ -50,7 +50,7 @@ class Verification(Base):
         most_bytes = () if kind in NARROW else (columns.PAGE_BYTES,)
         found = await self._values(f"walk_{table_of(kind)}", *start, after is None, skip, limit, *most_bytes)
         key_columns = len(least) if kind in FAMILY_FIRST else 0
-        rows = rows_of(kind, [tuple(values)[key_columns:] for values in found])
+        rows = all_fetched(kind, [tuple(values)[key_columns:] for values in found])
         return rows, tuple(found[-1])[: len(least)] if found else None
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:
@@ -61,7 +61,7 @@ class Verification(Base):
             owners = [int(key) >> r.POSITION_BITS if kind is r.NodeRow else int(key) for key in columns[0]]
             families = await self._families_of(owners)
             columns.insert(0, [families[owner] for owner in owners])
-        return rows_of(kind, await self._values(f"{table_of(kind)}_with_keys", *columns))
+        return all_fetched(kind, await self._values(f"{table_of(kind)}_with_keys", *columns))
 
     async def present_keys(self, kind: type[r.Row], keys: Sequence[Key]) -> set[Key]:
         columns = [list(column) for column in zip(*keys, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -12,38 +12,9 @@ from holdfast import rows as r
 from holdfast.backends.sqlite.budget import Bindings, Values
 from holdfast.backends.sqlite.connection import StatementRunner
 from holdfast.errors import Corrupt
-from holdfast.limit_rows import LimitRow, SlotRow
-from holdfast.schedule_rows import MatchRow, ScheduleRow
-from holdfast.worker_rows import WorkerRow
+from holdfast.table_catalog import all_fetched, fetched
 
 R = TypeVar("R", bound=r.Row)
-
-TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
-    r.SessionRow: ("sessions", 1),
-    r.RevisionRow: ("revisions", 2),
-    r.NodeRow: ("nodes", 1),
-    r.UsageRow: ("usage", 2),
-    r.BlobRow: ("blobs", 1),
-    r.ObjectRow: ("attachment_objects", 1),
-    r.BatchRow: ("batches", 1),
-    r.ReadyRow: ("ready", 1),
-    LimitRow: ("limits", 1),
-    SlotRow: ("slots", 4),
-    r.LeaseRow: ("leases", 2),
-    r.AttachmentRow: ("attachments", 2),
-    r.ProcessRow: ("processes", 1),
-    r.EventRow: ("events", 2),
-    r.GrantRow: ("grants", 3),
-    r.SubscriptionRow: ("subscriptions", 1),
-    r.OccurrenceRow: ("occurrences", 1),
-    r.DeliveryRow: ("deliveries", 2),
-    MatchRow: ("subscriptions", 1),
-    ScheduleRow: ("schedules", 1),
-    r.ArtifactRow: ("artifacts", 2),
-    r.ArtifactHead: ("artifacts", 2),
-    WorkerRow: ("workers", 1),
-}
-"""The table of each kind of row, and the number of its first columns that identify a row in a message."""
 
 POSITION = "sqlite"
 """The only position: every read of a file shows all that was committed before it, by any process."""
@@ -54,18 +25,6 @@ _encode = msgspec.json.Encoder().encode
 def json_list(values: Sequence[object]) -> str:
     """Return values as one parameter."""
     return _encode(values).decode()
-
-
-def fetched(kind: type[R], values: Values) -> R:
-    """Return the row of these columns, checked."""
-    table, key_columns = TABLES[kind]
-    return r.row_of(kind, values, table=table, key=values[:key_columns])
-
-
-def all_fetched(kind: type[R], found: Sequence[Values]) -> list[R]:
-    """Return the rows of these columns, checked."""
-    table, key_columns = TABLES[kind]
-    return r.rows_of(kind, found, table=table, key_columns=key_columns)
 
 
 class Base:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import Base, fetched
+from holdfast.backends.sqlite.transaction.base import Base
+from holdfast.table_catalog import fetched
 
 GRANT_COLUMNS = len(r.GrantRow.__struct_fields__)
 

@@ -8,10 +8,11 @@ import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import Base, fetched, json_list
+from holdfast.backends.sqlite.transaction.base import Base, json_list
 from holdfast.columns import fitting, weight
 from holdfast.errors import Corrupt
 from holdfast.records.limits import LARGEST_INTEGER
+from holdfast.table_catalog import fetched
 
 POSITIONS = (1 << r.POSITION_BITS) - 1
 """The highest position that a node can have in its session."""

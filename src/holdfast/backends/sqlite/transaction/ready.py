@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import fetched, json_list
+from holdfast.backends.sqlite.transaction.base import json_list
 from holdfast.backends.sqlite.transaction.limits import Limits
 from holdfast.backends.sqlite.transaction.queue import Queue
+from holdfast.table_catalog import fetched
 
 
 class Ready(Queue, Limits):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import Base, fetched, json_list
+from holdfast.backends.sqlite.transaction.base import Base, json_list
 from holdfast.records.limits import CHANGE_BUCKET_MS
+from holdfast.table_catalog import fetched
 
 
 class Sessions(Base):

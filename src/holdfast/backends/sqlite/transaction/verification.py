@@ -14,7 +14,7 @@ from holdfast.backends.sqlite.budget import Values
 from holdfast.backends.sqlite.connection import statements
 from holdfast.backends.sqlite.schema_setup import MEMORY, schema_text
 from holdfast.backends.sqlite.transaction.base import Base, json_list
-from holdfast.table_catalog import Key, key_of, rows_of, smallest_key, table_names, table_of
+from holdfast.table_catalog import Key, all_fetched, key_of, smallest_key, table_names, table_of
 
 R = TypeVar("R", bound=r.Row)
 
@@ -29,11 +29,11 @@ class Verification(Base):
         if after is not None:
             start = dict(zip(start, after, strict=True))
         bindings = {**start, "inclusive": after is None, "skip": skip, "limit": limit}
-        rows = rows_of(kind, self._runner.page(f"walk_{table_of(kind)}", bindings, columns.PAGE_BYTES))
+        rows = all_fetched(kind, self._runner.page(f"walk_{table_of(kind)}", bindings, columns.PAGE_BYTES))
         return rows, key_of(rows[-1]) if rows else None
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:
-        return rows_of(kind, self._values(f"{table_of(kind)}_with_keys", (json_list(keys),)))
+        return all_fetched(kind, self._values(f"{table_of(kind)}_with_keys", (json_list(keys),)))
 
     async def present_keys(self, kind: type[r.Row], keys: Sequence[Key]) -> set[Key]:
         return set(self._values(f"keys_of_{table_of(kind)}", (json_list(keys),)))
