@@ -11,6 +11,7 @@ import random
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -33,6 +34,11 @@ T = TypeVar("T")
 
 SEED = os.environ.get("HOLDFAST_SEED") or f"{random.SystemRandom().getrandbits(48):x}"
 SITUATIONS = int(os.environ.get("HOLDFAST_SITUATIONS", "300"))
+WHOLE = bool(os.environ.get("HOLDFAST_WHOLE"))
+IN_ONE_HISTORY = SITUATIONS if WHOLE or "HOLDFAST_SITUATIONS" in os.environ else 120
+"""Situations that follow each other in one database: each makes the next one more expensive."""
+EVERY_ANSWER, FEW_ANSWERS = 300, 120
+"""Situations in which every answer is drawn a dozen times, and a few times. Fewer prove nothing about the drawing."""
 FAST, PLAIN = "other_fast", "other_plain"
 NOW_MS = 1_000_000
 LAST_MS = 2**63 - 1
@@ -160,7 +166,7 @@ class Twins:
     def __init__(self, url: str, loop: EventLoop, clock: ManualClock | None) -> None:
         self.loop = loop
         self.clock: ManualClock | ServersTime = ServersTime(self) if clock is None else clock
-        self.situations = SITUATIONS // 3 if clock is None else SITUATIONS
+        self.situations = IN_ONE_HISTORY // 3 if clock is None else IN_ONE_HISTORY
         self._timed = clock is not None
         self.fast: Watched = loop.drive(_open(Watched, url, FAST, clock))
         self.plain: Plain = loop.drive(_open(Plain, url, PLAIN, clock))
@@ -176,6 +182,17 @@ class Twins:
         """Return the generator that draws a test's situations; the seed replays them."""
         sys.stdout.write(f"HOLDFAST_SEED={SEED} HOLDFAST_SITUATIONS={SITUATIONS}\n")
         return random.Random(f"{SEED} {name}")
+
+    def check_drawn(self, answers: Counter[str], wanted: set[str]) -> None:
+        """Assert that a long history had all of these answers, and a short one half of them."""
+        if self.situations >= FEW_ANSWERS:
+            most = 0 if self.situations >= EVERY_ANSWER else len(wanted) // 2
+            assert len(wanted - answers.keys()) <= most, answers
+
+    def check_acted(self, answers: Counter[str]) -> None:
+        """Assert that functions decided: in half of a long history, in a quarter of a short one."""
+        if self.situations >= FEW_ANSWERS:
+            assert answers["acted"] > self.situations // (2 if self.situations >= EVERY_ANSWER else 4), answers
 
     # Rows.
 
