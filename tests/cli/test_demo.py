@@ -25,6 +25,8 @@ SEEDS = range(20) if WHOLE else (0, 2, 4, 6)
 POSTGRES_SEEDS = range(3 if WHOLE else 1)
 CPU_S = 3.0
 TIMEOUT_S = 120
+TRIES = 5
+"""Demos on a machine that may stall: the first one with the expected end is enough."""
 
 # Computed by hand from the script: five messages, four of which need one tool each.
 SAID, TOOLS = 5, 4
@@ -148,7 +150,7 @@ def test_without_a_seed_a_turn_that_was_stored_and_not_acknowledged_is_retried(t
 
 def test_a_dead_workers_lease_holds_off_the_others_until_it_runs_out(tmp_path: Path) -> None:
     """A machine that stalls for half a second lets a lease expire before its holder dies: then the test repeats."""
-    for number in range(5):
+    for number in range(TRIES):
         said = played("--url", tmp_path / f"{number}.db")
         told = [one["what"] for one in said["timeline"]]
         held = {(one["worker"], one["on"]) for one in said["leases"] if one["refused"]}
@@ -180,8 +182,7 @@ leases.holds = lambda row, lease, now_ms: True
 def test_a_store_that_does_not_keep_leases_is_caught(tmp_path: Path, bug: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(IMPATIENT if "given" in bug else CARELESS)
     # As above: it needs a worker that is killed while its lease is live.
-    codes = {play("--url", tmp_path / f"{number}.db", PYTHONPATH=str(tmp_path)).returncode for number in range(3)}
-    assert 1 in codes
+    assert any(play("--url", tmp_path / f"{n}.db", PYTHONPATH=str(tmp_path)).returncode == 1 for n in range(TRIES))
 
 
 def test_it_takes_a_few_seconds(tmp_path: Path) -> None:
@@ -194,7 +195,9 @@ def test_it_takes_a_few_seconds(tmp_path: Path) -> None:
         subprocess.run(command, check=True, capture_output=True, env=unmeasured, timeout=TIMEOUT_S)
         after = os.times()
         spent.append(after.children_user + after.children_system - before.children_user - before.children_system)
-    assert min(spent) < CPU_S, spent
+        if spent[-1] < CPU_S:
+            return
+    pytest.fail(f"CPU seconds of each demo: {spent}")
 
 
 # The text around the timeline.
