@@ -315,24 +315,27 @@ class Database:
         ):
             self.administrator.run(f"DROP SCHEMA {schema} CASCADE")
 
-    def clean(self) -> None:
+    def clean(self, *schemas: str) -> None:
         """Delete every row and reset every sequence. Not TRUNCATE, which makes new files for every index."""
         self._leave_alone()
+        names = ", ".join(f"'{name}'" for name in schemas or ("holdfast",))
         self.administrator.run(
-            """
+            f"""
             DO $$
             DECLARE
                 found record;
             BEGIN
-                FOR found IN SELECT tablename AS name FROM pg_tables WHERE schemaname = 'holdfast' LOOP
-                    IF found.name = 'settings' THEN
-                        DELETE FROM holdfast.settings WHERE name NOT IN ('schema_version', 'distribution');
-                    ELSE
-                        EXECUTE format('DELETE FROM holdfast.%I', found.name);
-                    END IF;
+                FOR found IN SELECT schemaname, tablename AS name FROM pg_tables WHERE schemaname IN ({names}) LOOP
+                    EXECUTE format('DELETE FROM %I.%I', found.schemaname, found.name)
+                        || CASE found.name
+                            WHEN 'settings' THEN $kept$ WHERE name NOT IN ('schema_version', 'distribution')$kept$
+                            ELSE ''
+                        END;
                 END LOOP;
-                FOR found IN SELECT sequencename AS name FROM pg_sequences WHERE schemaname = 'holdfast' LOOP
-                    PERFORM setval(format('holdfast.%I', found.name), 1, false);
+                FOR found IN
+                    SELECT schemaname, sequencename AS name FROM pg_sequences WHERE schemaname IN ({names})
+                LOOP
+                    PERFORM setval(format('%I.%I', found.schemaname, found.name), 1, false);
                 END LOOP;
             END
             $$
@@ -370,10 +373,10 @@ class SpreadDatabase(Database):
         super().empty()
         self.made = False
 
-    def clean(self) -> None:
+    def clean(self, *schemas: str) -> None:
         """Delete every row, or create the schema and distribute it."""
         if self.made:
-            super().clean()
+            super().clean(*schemas)
             return
         self.empty()
         self._distribute()

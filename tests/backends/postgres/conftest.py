@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.backends.postgres.twins import Twins
+from tests.backends.postgres.twins import FAST, PLAIN, Twins
 
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.testing.clock import ManualClock
@@ -77,19 +77,25 @@ def administrator(postgres_database: Any) -> Any:
 
 
 @pytest.fixture
-def twins(postgres_url: str, clock: ManualClock, loop: EventLoop) -> Iterator[Twins]:
+def twins_url(postgres_database: Any) -> str:
+    """The URL of a database whose schemas of twins, if they exist, have no rows."""
+    postgres_database.clean(FAST, PLAIN)
+    url: str = postgres_database.url
+    return url
+
+
+@pytest.fixture
+def twins(twins_url: str, clock: ManualClock, loop: EventLoop) -> Iterator[Twins]:
     """Two schemas that live the same life (see `twins.py`)."""
-    made = Twins(postgres_url, loop, clock)
+    made = Twins(twins_url, loop, clock)
     yield made
     made.close()
 
 
 @pytest.fixture(params=["the test's clock", "the server's clock"])
-def timed_twins(
-    request: pytest.FixtureRequest, postgres_url: str, clock: ManualClock, loop: EventLoop
-) -> Iterator[Twins]:
+def timed_twins(request: pytest.FixtureRequest, twins_url: str, clock: ManualClock, loop: EventLoop) -> Iterator[Twins]:
     """Twins with either clock: the server's clock is read inside the statement."""
-    made = Twins(postgres_url, loop, clock if request.param == "the test's clock" else None)
+    made = Twins(twins_url, loop, clock if request.param == "the test's clock" else None)
     yield made
     made.close()
 

@@ -81,8 +81,8 @@ class World:
 
 
 @pytest.fixture
-def world(postgres_url: str, loop: EventLoop, twins: Twins) -> Iterator[World]:
-    made = World(postgres_url, loop, twins)
+def world(twins_url: str, loop: EventLoop, twins: Twins) -> Iterator[World]:
+    made = World(twins_url, loop, twins)
     made.see(lambda store: store.sessions.handle("chat").commit(FIRST))
     yield made
     made.close()
