@@ -64,7 +64,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: not item.path.relative_to(Path(__file__).parent).as_posix().startswith(LONGEST))
 
 
-LONGEST = ("faults", "loop_gaps", "planted", "test_state_machine.py")
+LONGEST = (
+    *("faults", "loop_gaps", "planted", "test_state_machine.py"),
+    *("backends/postgres/test_statements", "cli/test_demo.py", "worker"),
+)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
