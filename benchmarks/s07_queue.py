@@ -86,7 +86,7 @@ def batches(bench: Bench, result: Result, jobs: int) -> None:
 
 def backlog(bench: Bench, result: Result) -> None:
     """Measure a claim with many batches waiting, in this session or in others."""
-    many = bench.size(20_000, 1000)
+    many = bench.size(20_000, 200)
     jobs = bench.size(500, 50)
     for kind in ("PostgreSQL", "SQLite"):
         contenders = []

@@ -13,7 +13,7 @@ PAGE = 100
 def run(bench: Bench) -> Result:
     """Read the two pages in turns from one store."""
     result = Result(ID, QUESTION)
-    rows = bench.size(100_000, 2_000)
+    rows = bench.size(100_000, 500)
     reads = bench.size(50, 20)
     for kind in ("SQLite", "PostgreSQL"):
         table = Table(f"{kind}: p50 in ms of a page of {PAGE}", ("", "page 1", f"page {rows // PAGE:,}", "ratio"))
