@@ -869,13 +869,13 @@ def every_missed_tick_is_fired(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_router_starts_runs_under_new_ids(patch: pytest.MonkeyPatch) -> None:
-    right = router.holdfast.registration_for
+    right = router.holdfast.triggers.registration_for
     chance = itertools.count()
 
     def wrong(delivery: Any) -> Any:
         return msgspec.structs.replace(right(delivery), id=f"run {next(chance)}")
 
-    patch.setattr(router.holdfast, "registration_for", wrong)
+    patch.setattr(router.holdfast.triggers, "registration_for", wrong)
 
 
 def claims_are_renewed_on_the_event_loop_of_the_handlers(patch: pytest.MonkeyPatch) -> None:
