@@ -74,17 +74,31 @@ class Crew:
     def work(self, jobs: int) -> dict[str, Any]:
         """Let them run all jobs. Return the time from the start of the first to that of the last."""
         self._wait_until_ready()
-        before_s, used = self._used_s(), child.Processors()
+        before_s, used = self.used_s(), child.Processors()
         began_ns = time.monotonic_ns()
+        self._open_gates()
+        stamps = self._read(jobs)
+        told = {"client_cpu_s": self.used_s() - before_s, "server_cpu_s": used.since()["server_cpu_s"]}
+        numbers = [number for number, _ in stamps]
+        seconds = (max(at_ns for _, at_ns in stamps) - began_ns) / 1e9
+        return told | {"seconds": seconds, "count": jobs, "once": sorted(numbers) == list(range(jobs))}
+
+    def _open_gates(self) -> None:
         for each in self._processes:
             assert each.stdin is not None
             each.stdin.write("go\n")
             each.stdin.flush()
-        stamps = self._read(jobs)
-        told = {"client_cpu_s": self._used_s() - before_s, "server_cpu_s": used.since()["server_cpu_s"]}
-        numbers = [number for number, _ in stamps]
-        seconds = (max(at_ns for _, at_ns in stamps) - began_ns) / 1e9
-        return told | {"seconds": seconds, "count": jobs, "once": sorted(numbers) == list(range(jobs))}
+
+    def begin(self) -> None:
+        """Let them run the first job of each, and wait until that is done."""
+        self._wait_until_ready()
+        self._open_gates()
+        self._read(len(self._processes))
+
+    def ran_ns(self) -> int:
+        """Wait for the next job that is run, and return when that was."""
+        [(_, at_ns)] = self._read(1)
+        return at_ns
 
     def _wait_until_ready(self) -> None:
         watch = threading.Timer(READY_TIMEOUT_S, self.end)
@@ -100,13 +114,13 @@ class Crew:
     def _read(self, jobs: int) -> list[tuple[int, int]]:
         received = b""
         while len(received) < jobs * STAMP.size:
-            part = os.read(self._stamps, 1 << 16)
+            part = os.read(self._stamps, jobs * STAMP.size - len(received))
             if not part:
                 raise RuntimeError(f"all workers ended after {len(received) // STAMP.size} of {jobs} jobs")
             received += part
-        return list(STAMP.iter_unpack(received[: jobs * STAMP.size]))
+        return list(STAMP.iter_unpack(received))
 
-    def _used_s(self) -> float:
+    def used_s(self) -> float:
         """Return the processor time of the worker processes. Needs Linux."""
         ticks = 0
         for each in self._processes:
@@ -136,6 +150,10 @@ class Base:
         """Enqueue jobs whose payloads are the numbers from 0 on."""
         raise NotImplementedError
 
+    async def put(self, number: int) -> None:
+        """Enqueue one job."""
+        raise NotImplementedError
+
     async def left(self) -> int:
         """Return the number of jobs that are not settled."""
         raise NotImplementedError
@@ -153,6 +171,36 @@ class Base:
         finally:
             await asyncio.to_thread(crew.end)
         return told | {"left": left}
+
+    async def wake(self, count: int, pause_ms: float) -> list[float]:
+        """Wake an idle worker process by one job after another. Return the milliseconds of each."""
+        crew = Crew(self.module, self.where, 1)
+        try:
+            await self.put(0)
+            await asyncio.to_thread(crew.begin)
+            taken: list[float] = []
+            for number in range(count):
+                await asyncio.sleep(pause_ms / 1000)
+                asked_ns = time.monotonic_ns()
+                await self.put(number)
+                taken.append((await asyncio.to_thread(crew.ran_ns) - asked_ns) / 1e6)
+            return taken
+        finally:
+            await asyncio.to_thread(crew.end)
+
+    async def idle(self, processes: int, settle_s: float, seconds: float) -> dict[str, float]:
+        """Return the share of a core that idle worker processes take, and the server for them."""
+        crew = Crew(self.module, self.where, processes)
+        try:
+            await asyncio.sleep(settle_s)  # they start and find nothing to do
+            before_s, used = crew.used_s(), child.Processors()
+            await asyncio.sleep(seconds)
+            return {
+                "client": (crew.used_s() - before_s) / seconds,
+                "server": used.since()["server_cpu_s"] / seconds,
+            }
+        finally:
+            await asyncio.to_thread(crew.end)
 
 
 def main(driver: Callable[[], Base], worker: Callable[[dict[str, Any], Gate], None]) -> None:

@@ -31,6 +31,9 @@ class Jobs(crew.Base):
             ]
             await asyncio.gather(*map(self.store.queue.enqueue, drafts))
 
+    async def put(self, number: int) -> None:
+        await self.store.queue.enqueue(holdfast.WorkDraft(session_id="s-0", payloads=[number], kind="job"))
+
     async def left(self) -> int:
         counts = [len(await self.store.queue.list(f"s-{each}", limit=50)) for each in range(self.sessions)]
         return sum(counts)

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import sqlalchemy
-from dbos import DBOS, DBOSClient, Queue
+from dbos import DBOS, DBOSClient
 
 from benchmarks import crew
 
@@ -31,6 +31,9 @@ class Jobs(crew.Base):
         for each in range(jobs):
             self.client.enqueue({"workflow_name": "job", "queue_name": NAME}, each)
 
+    async def put(self, number: int) -> None:
+        self.client.enqueue({"workflow_name": "job", "queue_name": NAME}, number)
+
     async def left(self) -> int:
         schema = "dbos." if self.where["url"].startswith("postgres") else ""
         statement = f"SELECT count(*) FROM {schema}workflow_status WHERE status IN ('ENQUEUED', 'PENDING')"
@@ -51,8 +54,8 @@ def work(where: dict[str, Any], gate: crew.Gate) -> None:
     def job(number: int) -> None:
         gate.pass_blocking(number)
 
-    Queue(NAME, worker_concurrency=where["slots"], polling_interval_sec=0.1)
     launched(where["url"])
+    DBOS.register_queue(NAME, worker_concurrency=where["slots"], polling_interval_sec=0.1)
     threading.Event().wait()
 
 

@@ -28,6 +28,9 @@ class Jobs(crew.Base):
     async def fill(self, jobs: int) -> None:
         await self.queries.enqueue(["job"] * jobs, [str(each).encode() for each in range(jobs)], [0] * jobs)
 
+    async def put(self, number: int) -> None:
+        await self.queries.enqueue("job", str(number).encode())
+
     async def left(self) -> int:
         return int(await self.pool.fetchval("SELECT count(*) FROM pgqueuer WHERE status IN ('queued', 'picked')"))
 

@@ -30,6 +30,9 @@ class Jobs(crew.Base):
     async def fill(self, jobs: int) -> None:
         await self.app.configure_task("job").batch_defer_async(*({"number": each} for each in range(jobs)))
 
+    async def put(self, number: int) -> None:
+        await self.app.configure_task("job").defer_async(number=number)
+
     async def left(self) -> int:
         statement = "SELECT count(*) AS found FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
         return int((await self.app.connector.execute_query_one_async(statement))["found"])
