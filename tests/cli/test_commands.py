@@ -275,6 +275,7 @@ def test_a_session_is_shown_as_it_stands(on: Any, filled: Any) -> None:
         "ledger": [USAGE],
         "lease": None,
         "unsettled_batches": 2,
+        "paused": False,
         "path": [
             {
                 "id": "n2",

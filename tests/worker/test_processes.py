@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.processes import Abandoned, Cancelled, Completed, ExternalRef, Failed, Process, Recovery
+from holdfast.store import events as store_events
 from holdfast.testing.clock import ManualClock
 from holdfast.worker import BlockingRun, ChildFailed, Failure, GiveUp, Retry, Run, Worker
 
@@ -185,6 +186,36 @@ def test_a_request_to_cancel_reaches_the_handler_within_a_second(
         outcome = store.processes.wait("r1", timeout_ms=WAIT_MS)
     assert outcome == Cancelled("too late")
     assert ended_s[0] - asked_s < 1
+
+
+def test_a_recorded_step_does_not_wake_the_watcher_for_cancellations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.processes.WATCH_AFTER_S", 0.0)
+    steps = 30
+    looks: list[str | None] = []
+    right = store_events.Events._page
+
+    async def page(self: Any, filter: Any) -> Any:
+        looks.append(filter.type)
+        return await right(self, filter)
+
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+
+            @worker.process("research")
+            async def research(run: Run) -> int:
+                for number in range(steps):
+                    await run.step(f"step-{number}", asyncio.sleep, 0.001)
+                await asyncio.sleep(0.05)
+                return steps
+
+            await store.processes.start("research", id="r1")
+            monkeypatch.setattr(store_events.Events, "_page", page)
+            await worker.serve(until_idle=True)
+            return await store.processes.wait("r1", timeout_ms=WAIT_MS)
+
+    assert asyncio.run(main()) == Completed(steps)
+    assert looks.count("process.cancel_requested") <= 2
 
 
 def test_a_run_that_was_cancelled_before_it_began_is_not_called(url: str, store: holdfast.BlockingStore) -> None:

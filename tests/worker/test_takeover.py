@@ -20,6 +20,7 @@ import pytest
 import holdfast
 from holdfast.worker import Job, Worker
 from holdfast.worker.identity import is_provably_dead, own_identity, process_stat
+from holdfast.worker.keeper import Held, Keeper
 
 WAIT_S = 30
 LEASE_S = 600
@@ -200,3 +201,62 @@ def test_a_worker_leaves_the_list_when_it_ends(url: str, store: holdfast.Blockin
     [one] = listed
     assert (one.id.partition("@")[0], one.pid, one.kinds) == ("mailer", os.getpid(), ("mail",))
     assert list(store.workers.list()) == []
+
+
+def listed(store: holdfast.BlockingStore, worker_id: str, pid: int) -> None:
+    """Report a worker of this host with the process of another."""
+    here, stat = own_identity(), process_stat(pid)
+    report = holdfast.workers.WorkerInfo(
+        id=worker_id,
+        host=here.host,
+        pid=pid,
+        kinds=("slow",),
+        running=(),
+        boot_id=here.boot_id,
+        pid_namespace=here.pid_namespace,
+        process_start="0" if stat is None else stat[1],
+    )
+    store.workers.heartbeat(report, ttl_ms=600_000)
+
+
+def test_each_worker_looks_at_the_next_one_only_and_past_those_that_are_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def note(worker: Any, here: Any) -> bool:
+        looked.append(worker.id)
+        return is_provably_dead(worker, here)
+
+    monkeypatch.setattr("holdfast.worker.keeper.is_provably_dead", note)
+    with holdfast.open_blocking("memory:") as store:
+        for worker_id in ("w1", "w4", "w5"):
+            listed(store, worker_id, os.getpid())
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        listed(store, "w3", ended.pid)
+        ended.wait(WAIT_S)
+        keeper = Keeper(store, "w2", ["slow"], 600_000)
+        keeper._renew([])
+        for _ in range(2):
+            keeper._looked_s = 0.0
+            keeper._release_dead_neighbour()
+        assert looked == ["w3", "w4", "w4"]
+        assert [worker.id for worker in store.workers.list()] == ["w1", "w2", "w4", "w5"]
+        last = Keeper(store, "w6", ["slow"], 600_000)
+        last._renew([])
+        looked.clear()
+        last._release_dead_neighbour()
+        assert looked == ["w1"], "the first follows the last"
+
+
+def test_a_claim_that_is_renewed_late_does_not_wake_the_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open_blocking("memory:") as store:
+        keeper = Keeper(store, "w1", ["slow"], 60_000)
+        woken: list[float] = []
+        monkeypatch.setattr(keeper._changed, "notify", lambda: woken.append(time.monotonic()))
+        store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="slow"))
+        claim = store.queue.claim_next(owner_id="w1")
+        assert claim is not None
+        keeper._wakes_s = time.monotonic() + 10
+        keeper.hold(Held(claim, 60_000, time.monotonic(), lambda: None))
+        assert not woken
+        keeper.hold(Held(claim, 600, time.monotonic(), lambda: None))
+        assert len(woken) == 1

@@ -297,6 +297,31 @@ def test_a_duty_outlasts_an_outage_and_an_error_but_not_its_store(
     ]
 
 
+def test_each_tick_that_starts_nothing_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        clock = ManualClock(0)
+        async with holdfast.open("memory:", clock=clock) as store:
+            await store.sessions.create("reports")
+            await store.sessions.delete("reports")
+            work = holdfast.WorkDraft(session_id="reports", payloads=[{}], kind="report")
+            await store.schedules.put("nightly", "0 3 * * *", work=work)
+            worker = Worker(store)
+            worker.job("report")(lambda job: None)
+            serving = asyncio.create_task(worker.serve())
+            try:
+                for tick in (1, 2):
+                    clock.advance(DAY_MS)
+                    await until(lambda tick=tick: len(caplog.records) >= tick)
+            finally:
+                worker.stop()
+                await serving
+
+    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        asyncio.run(main())
+    logged = "schedule 'nightly' started nothing: see holdfast schedules list"
+    assert [record.getMessage() for record in caplog.records] == [logged, logged]
+
+
 # Triggered runs.
 
 

@@ -61,6 +61,7 @@ def show(call: Call) -> int:
         view = session.load(holdfast.sessions.ActivePath(last=call.options.last))
         lease = store.leases.holder(holdfast.leases.OnSession(session_id))
         work = store.queue.list(session_id, limit=1000)
+        is_paused = session_id in holdfast.every(store.queue.paused_sessions, limit=1000)
         if meta is None and view is None:
             require_session(store, session_id)
     facts = {
@@ -77,6 +78,7 @@ def show(call: Call) -> int:
         "ledger": () if view is None else view.ledger,
         "lease": lease,
         "unsettled_batches": len(work),
+        "paused": is_paused,
         "path": () if view is None else view.graph.nodes,
     }
     if call.options.json:
@@ -92,6 +94,7 @@ def show(call: Call) -> int:
             *((name, facts[name]) for name in ("revision", "node_count", "leaf", "checkpoint_ref", "current_frame_id")),
             ("lease", None if lease is None else f"{lease.owner_id} until {moment(lease.expires_at_ms)}"),
             ("unsettled batches", f"{len(work)}{'' if work.next is None else ' or more'}"),
+            ("paused", "yes: nothing in its queue is claimed" if is_paused else None),
             *((f"usage of {one.model}", f"{one.total} tokens ({one.source})") for one in (view.ledger if view else ())),
         ]
     )
@@ -290,7 +293,7 @@ COMMANDS = (
         ("holdfast sessions show chat-42", "holdfast sessions show chat-42 --last 0 --json"),
         "An object: `session_id`, `meta` (a `SessionMeta` or null), `revision`, `node_count`, `leaf`, `config`, "
         "`frames` (without their bytes), `current_frame_id`, `checkpoint_ref`, `components` (name to ref), `ledger`, "
-        "`lease` (a `LeaseHolder` or null), `unsettled_batches` (at most 1000), `path` (the newest nodes).",
+        "`lease` (a `LeaseHolder` or null), `unsettled_batches` (at most 1000), `paused`, `path` (the newest nodes).",
     ),
     Command(
         "sessions history",

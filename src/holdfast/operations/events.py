@@ -9,7 +9,7 @@ from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import ready, sessions
 from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.positions import stamped
-from holdfast.operations.topics import process_topic, tell_run
+from holdfast.operations.topics import process_topic, tell_event, tell_run
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import UNTIMED, EventParams, LeaseProof
 from holdfast.ports.verdicts import EventVerdict
@@ -141,7 +141,7 @@ def _appended(
 ) -> tuple[ProcessRow, AppendReceipt]:
     """Return the process and the receipt of an event that the database appended and gave a sequence and a time."""
     event = msgspec.structs.replace(plan.row, sequence=answer.sequence, occurred_at_ms=answer.now_ms)
-    tx.notify(process_topic(event.process_id))
+    tell_event(tx, event.process_id, event.type)
     if wake is not None:
         wake = msgspec.structs.replace(wake, created_at_ms=answer.now_ms)
         if answer.is_enqueued:
@@ -174,7 +174,7 @@ async def append_new(
     counted = processes.with_event(row, plan.outcome, now_ms=tx.now_ms, record=plan.outcome_record)
     after = run_rules.woken(counted, intent.type, now_ms=tx.now_ms)
     written = await tx.apply_event(EventWrite(plan.row, after, batch))
-    tx.notify(process_topic(row.process_id))
+    tell_event(tx, row.process_id, intent.type)
     if after.due_at_ms != row.due_at_ms:
         tell_run(tx, after)
     if wake is not None and batch is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.ports import Transaction
 from holdfast.rows import ProcessRow
+from holdfast.rules.runs import CANCEL_REQUESTED
 
 ANY_RUN = "runs"
 """The topic of waiters for a claimable run."""
@@ -12,6 +13,21 @@ ANY_RUN = "runs"
 def process_topic(process_id: str) -> str:
     """Return the topic of waiters on a process."""
     return f"process:{process_id}"
+
+
+def event_topic(process_id: str, type: str | None) -> str:
+    """Return the topic of waiters for events of a type. Requests to cancel have one of their own.
+
+    A worker waits for such a request beside each call, and a step that the call records must not wake it.
+    """
+    return f"cancel:{process_id}" if type == CANCEL_REQUESTED else process_topic(process_id)
+
+
+def tell_event(tx: Transaction, process_id: str, type: str) -> None:
+    """Wake the waiters for an event that was appended."""
+    tx.notify(process_topic(process_id))
+    if type == CANCEL_REQUESTED:
+        tx.notify(event_topic(process_id, type))
 
 
 def tell_run(tx: Transaction, row: ProcessRow) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from holdfast import codec
 from holdfast.errors import WaitTimeout
 from holdfast.operations import events as event_operations
-from holdfast.operations.topics import process_topic
+from holdfast.operations.topics import event_topic
 from holdfast.ports import Operation
 from holdfast.records.common import Document, Page, Scope
 from holdfast.records.events import AppendReceipt, ProcessEvent
@@ -196,7 +196,7 @@ class Events:
             page = await self._page(filter)
             return (page.items[0] if page.items else None), None
 
-        topic = process_topic(filter.process_id)
+        topic = event_topic(filter.process_id, filter.type)
         return await self._context.wait_until(topic, look, timeout_ms, f"{what} of process {filter.process_id!r}")
 
     async def follow(

@@ -59,6 +59,10 @@ class Ticker(Duty):
         self._store = store
         self._schedules = schedules
         self._handlers = handlers
+        self._was_due = True
+        """True at the start, and after a wait that ended because a schedule was due."""
+        self._logged: dict[str, int] = {}
+        """The last failed tick of each schedule that was logged."""
         self._can_fire = importlib.util.find_spec("cronsim") is not None
 
     async def declare(self) -> None:
@@ -74,6 +78,9 @@ class Ticker(Duty):
             return False
         firing = await self._store.schedules.fire_next()
         if firing is None:
+            if self._was_due:
+                await self._log_failures()
+            self._was_due = False
             return False
         log_event("worker", INFO, "schedule %(schedule)r fired", schedule=firing.name, tick_ms=firing.tick_ms)
         return True
@@ -84,3 +91,12 @@ class Ticker(Duty):
             await asyncio.sleep(PUT_OFF_S)
             return
         await self._store.schedules.wait_next(timeout_ms=LOOK_AGAIN_MS)
+        self._was_due = True
+
+    async def _log_failures(self) -> None:
+        """Log ticks that started nothing, each once. A tick that another worker fired leaves nothing to log."""
+        async for one in holdfast.every(self._store.schedules.list):
+            if one.failure is not None and self._logged.get(one.name) != one.seen_ms:
+                self._logged[one.name] = one.seen_ms
+                message = "schedule %(schedule)r started nothing: see holdfast schedules list"
+                log_event("worker", WARNING, message, schedule=one.name, tick_ms=one.seen_ms)

@@ -17,8 +17,8 @@ from holdfast.worker.identity import Identity, is_provably_dead, own_identity
 
 ROUNDS_A_LIFE = 3
 """Renewals in the lifetime of a claim: two may fail before it is lost."""
-LOOK_AT_NEIGHBOURS_S = 0.5
-"""Time between two looks at the processes of other workers of this host."""
+LOOK_AT_NEIGHBOUR_S = 0.5
+"""Time between two looks at the process of another worker of this host."""
 SHOWN_CALLS = 100
 """Calls that a worker reports as running."""
 
@@ -80,6 +80,8 @@ class Keeper:
         self._neighbours: list[holdfast.workers.WorkerInfo] = []
         self._report_s = 0.0
         self._looked_s = 0.0
+        self._wakes_s = 0.0
+        """The time at which the thread wakes by itself."""
         self._held: set[Held] = set()
         self._changed = threading.Condition()
         self._is_over = False
@@ -95,7 +97,9 @@ class Keeper:
         """Renew a claim from now on."""
         with self._changed:
             self._held.add(held)
-            self._changed.notify()
+            # A thread that wakes early enough by itself is left alone: most claims end before their first renewal.
+            if held.due_s() < self._wakes_s:
+                self._changed.notify()
 
     def drop(self, held: Held) -> None:
         """Renew a claim no more."""
@@ -130,14 +134,17 @@ class Keeper:
         while True:
             with self._changed:
                 if not self._is_due() and not self._is_over:
-                    self._changed.wait(self._pause_s())
+                    pause_s = self._pause_s()
+                    self._wakes_s = time.monotonic() + pause_s
+                    self._changed.wait(pause_s)
                 if self._is_over:
                     return
                 # All of them, although one alone may be due: they share a trip.
                 held = list(self._held) if self._is_due() else None
             if held is not None:
                 self._renew(held)
-            self._release_dead_neighbours()
+                self._release_dead_neighbours()
+            self._release_dead_neighbour()
 
     def _is_due(self) -> bool:
         return self._due_s() <= time.monotonic()
@@ -148,7 +155,7 @@ class Keeper:
 
     def _pause_s(self) -> float:
         pause_s = max(0.0, self._due_s() - time.monotonic())
-        return min(pause_s, LOOK_AT_NEIGHBOURS_S) if self._neighbours else pause_s
+        return min(pause_s, LOOK_AT_NEIGHBOUR_S) if self._neighbours else pause_s
 
     # Renewing.
 
@@ -223,34 +230,46 @@ class Keeper:
         )
 
     def _found_neighbours(self) -> list[holdfast.workers.WorkerInfo]:
-        """Return the other workers whose death this process could prove."""
+        """Return the other workers whose death this process could prove, beginning with the next one by id."""
         here = self._here
-        return [
+        found = [
             one
             for one in holdfast.every(self._store.workers.list)
             if one.id != self._owner_id and (one.boot_id, one.pid_namespace) == (here.boot_id, here.pid_namespace)
         ]
+        return sorted(found, key=lambda one: (one.id < self._owner_id, one.id))
 
-    def _release_dead_neighbours(self) -> None:
+    def _release_dead_neighbour(self) -> None:
+        """Look at the next worker by id, and while that one is dead, at the one after it.
+
+        The workers of a host form a ring: each is looked at by one other, however many there are.
+        """
         now_s = time.monotonic()
-        if now_s < self._looked_s + LOOK_AT_NEIGHBOURS_S:
+        if now_s < self._looked_s + LOOK_AT_NEIGHBOUR_S:
             return
         self._looked_s = now_s
+        while self._neighbours and is_provably_dead(self._neighbours[0], self._here):
+            if not self._release(self._neighbours[0]):
+                return
+
+    def _release_dead_neighbours(self) -> None:
+        """Look at all of them: the ring has gaps until each worker knows those that came last."""
         for worker in [one for one in self._neighbours if is_provably_dead(one, self._here)]:
-            try:
-                freed = self._store.workers.release(worker.id)
-                self._store.workers.leave(worker.id)
-            except holdfast.HoldfastError as error:
-                log_event(
-                    "worker",
-                    WARNING,
-                    "work of a dead worker is not free yet (%(error_class)s)",
-                    error_class=_name(error),
-                )
-                continue
-            self._neighbours.remove(worker)
-            message = "a worker of this host is dead; %(batches)s batches and %(runs)s runs of it are free"
-            log_event("worker", INFO, message, batches=freed.batches, runs=freed.runs)
+            self._release(worker)
+
+    def _release(self, worker: holdfast.workers.WorkerInfo) -> bool:
+        """Free the work of a dead worker. Return False if the database could not be asked."""
+        try:
+            freed = self._store.workers.release(worker.id)
+            self._store.workers.leave(worker.id)
+        except holdfast.HoldfastError as error:
+            message = "work of a dead worker is not free yet (%(error_class)s)"
+            log_event("worker", WARNING, message, error_class=_name(error))
+            return False
+        self._neighbours.remove(worker)
+        message = "a worker of this host is dead; %(batches)s batches and %(runs)s runs of it are free"
+        log_event("worker", INFO, message, batches=freed.batches, runs=freed.runs)
+        return True
 
 
 def _name(error: BaseException) -> str:

@@ -119,6 +119,31 @@ class Table(Generic[K, R]):
             self._replaced.pop()
 
 
+class BatchTable(Table[int, r.BatchRow]):
+    """Batches by their number, with an index by session: a claim is renewed without a look at all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_session: dict[int, set[int]] = {}
+
+    def of_session(self, session_key: int) -> list[r.BatchRow]:
+        """Return the batches of a session in order."""
+        known = self._of_session.get(session_key, set[int]())
+        new = [key for key in self._staged if key not in self._committed]
+        charge_rows(SCAN_WEIGHT * (len(known) + len(new)))
+        rows = [self.get(key) for key in sorted([*known, *new])]
+        return [row for row in rows if row is not None and row.session_key == session_key]
+
+    def commit(self) -> None:
+        """Apply the staged writes. Idempotent."""
+        for key, row in self._staged.items():
+            if row is not None:
+                self._of_session.setdefault(row.session_key, set()).add(key)
+            elif (before := self._committed.get(key)) is not None:
+                self._of_session.get(before.session_key, set[int]()).discard(key)
+        super().commit()
+
+
 def starting_with(*parts: Any) -> tuple[Any, Any]:
     """Return the bounds of the composite keys that begin with these parts."""
     return parts, (*parts, _BEYOND)
@@ -148,7 +173,7 @@ class Tables:
         self.nodes: Table[int, r.NodeRow] = Table()
         self.usage: Table[tuple[int, str, str], r.UsageRow] = Table()
         self.blobs: Table[tuple[int, str], r.BlobRow] = Table()
-        self.batches: Table[int, r.BatchRow] = Table()
+        self.batches = BatchTable()
         self.ready: Table[int, r.ReadyRow] = Table()
         self.limits: Table[str, LimitRow] = Table()
         self.slots: Table[tuple[str, str, int, str], SlotRow] = Table()
