@@ -37,7 +37,7 @@ PASSWORD = "canary-password-9a3c"
 NAMES = [f"canary-random-{number:04}-aaaaaaaaa" for number in range(200)]
 """Values that a store draws: tokens, and ids of work, which are not secret."""
 TOKENS = [NAMES[number] for number in (0, 2, 3)]
-"""Those that a life uses as tokens, in its order: of a lease, a claim and another lease."""
+"""The names that a life uses as tokens, in order: a lease's, a claim's and another lease's."""
 COMMANDS = [
     ["status"], ["sessions", "list"], ["sessions", "show", "chat"], ["sessions", "history", "chat"],
     ["queue", "list"], ["processes", "list", "--status", "any"], ["processes", "show", "job"],

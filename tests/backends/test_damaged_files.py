@@ -344,7 +344,7 @@ def check(store):
     for n in range(4):
         history = [entry.revision for entry in store.sessions.handle(f"chat-{n}").history(limit=1000)]
         told = acknowledged[n]
-        # What is uncertain may be stored; sent again it is certain, and stored once.
+        # An uncertain turn may be stored. Sent again, it is stored once.
         assert history in ([told, told + [len(told) + 1]] if uncertain[n] else [told]), (history, told)
     report = store.maintenance.verify()
     assert report.ok, report

@@ -48,3 +48,10 @@ def test_every_server_function_on_the_map_exists_in_its_file() -> None:
     for functions, file in rows:
         text = (PACKAGE / file).read_text(encoding="utf-8")
         assert [name for name in re.findall(r"`(\w+)`", functions) if f"FUNCTION {{schema}}.{name}(" not in text] == []
+
+
+def test_every_rule_on_the_map_is_decided_where_it_says() -> None:
+    rows = re.findall(r"^\| [A-Z].*? \| `(rules/\w+\.py)` \| `(\w+)` \|$", PAGE, flags=re.MULTILINE)
+    assert len(rows) == 10
+    for file, function in rows:
+        assert f"\ndef {function}(" in (PACKAGE / file).read_text(encoding="utf-8"), f"{file} has no {function}"

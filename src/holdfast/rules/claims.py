@@ -155,7 +155,7 @@ def widened(
     return msgspec.structs.replace(
         before,
         fence=max(row.claim_fence for row in (*held, *joining)) + 1,
-        expires_at_ms=max(before.expires_at_ms, leases.expiry(now_ms, ttl_ms)),
+        expires_at_ms=leases.renewed_end(before.expires_at_ms, ttl_ms=ttl_ms, now_ms=now_ms),
         size=before.size + len(joining),
         exclusive=int(exclusive),
     )
@@ -332,6 +332,7 @@ def held_by(completion: WorkCompletion, rows: Sequence[BatchRow]) -> list[BatchR
 
 
 def renewed(stamp_rows: Sequence[BatchRow], *, ttl_ms: int, now_ms: int) -> ClaimStamp:
-    """Return the same claim with a later end. It never ends earlier than before."""
+    """Return the same claim with a later end."""
     stamp = stamp_of(stamp_rows[0])
-    return msgspec.structs.replace(stamp, expires_at_ms=max(leases.expiry(now_ms, ttl_ms), stamp.expires_at_ms))
+    ends_at_ms = leases.renewed_end(stamp.expires_at_ms, ttl_ms=ttl_ms, now_ms=now_ms)
+    return msgspec.structs.replace(stamp, expires_at_ms=ends_at_ms)

@@ -69,6 +69,7 @@ def written(tick_ms: int) -> str:
 
 
 def _ticks(cron: str, tz: str, after_ms: int) -> Iterator[int]:
+    """Yield the ticks after a time. A time on the wall clock that is skipped or repeated ticks once."""
     expression, minutes = _plain("cron", cron)
     last_ms = after_ms
     try:

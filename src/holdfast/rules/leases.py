@@ -35,6 +35,11 @@ def expiry(now_ms: int, ttl_ms: int) -> int:
     return min(now_ms + ttl_ms, LARGEST_INTEGER)
 
 
+def renewed_end(expires_at_ms: int, *, ttl_ms: int, now_ms: int) -> int:
+    """Return the end of a renewed lease or claim. A renewal never shortens it."""
+    return max(expiry(now_ms, ttl_ms), expires_at_ms)
+
+
 def check_resource(field: str, value: object, limits: Limits) -> Resource:
     """Check a process or a session, by its id."""
     resource = checks.instance(field, value, (OnSession, OnProcess))
@@ -141,8 +146,8 @@ def require(row: LeaseRow | None, lease: Lease, now_ms: int) -> LeaseRow:
 
 
 def renewed(row: LeaseRow, *, ttl_ms: int, now_ms: int) -> LeaseRow:
-    """Return the row with a later end. A renewal never shortens a lease: release it for an earlier end."""
-    return msgspec.structs.replace(row, expires_at_ms=max(expiry(now_ms, ttl_ms), row.expires_at_ms))
+    """Return the row with a later end. Release a lease for an earlier one."""
+    return msgspec.structs.replace(row, expires_at_ms=renewed_end(row.expires_at_ms, ttl_ms=ttl_ms, now_ms=now_ms))
 
 
 def released(row: LeaseRow) -> LeaseRow:

@@ -77,7 +77,7 @@ told = in_a_child(lambda: in_a_child(lambda: write(path)))
 assert told.startswith("StoreForked"), told
 told = in_a_child(lambda: store.sessions.handle("chat").commit(holdfast.Commit()))
 assert told.startswith("StoreForked False") and "spawn" in told, told
-# What the parent had closed, or never had open, is the child's to open.
+# The child may open a file that the parent does not have open.
 holdfast.open_blocking(another).close()
 assert in_a_child(lambda: write(another)) == "wrote 1"
 assert store.sessions.handle("chat").commit(holdfast.Commit()).revision == 1
