@@ -115,7 +115,7 @@ BEGIN
     v_now_ms := {schema}.now_ms_v1(p_given_ms);
     -- A renewal has locked the slot before it read the clock. This waits for it, and then sees the later end.
     DELETE FROM {schema}.slots
-    WHERE kind = p_kind
+    WHERE kind || '' = p_kind
         AND expires_at_ms <= v_now_ms
         AND (v_limit.at_once IS NOT NULL OR limit_key = v_limit_key);
     IF v_limit.at_once IS NOT NULL THEN

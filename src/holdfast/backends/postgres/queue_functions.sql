@@ -936,8 +936,15 @@ BEGIN
                     -- The best session of each of the keys that have been open longest.
                     SELECT waiting.family, waiting.session_key, waiting.priority, waiting.served
                     FROM {schema}.waiting_keys AS open_key
-                    JOIN {schema}.limits AS declared
-                        ON declared.kind = open_key.kind
+                    -- The limit keeps the planner from reading all keys of a kind.
+                    CROSS JOIN LATERAL (
+                        SELECT 1
+                        FROM {schema}.limits AS declared
+                        WHERE declared.kind = open_key.kind
+                            AND declared.paused = 0
+                            AND declared.opens_at_ms <= v_now_ms
+                        LIMIT 1
+                    ) AS open_kind
                     CROSS JOIN LATERAL (
                         SELECT family, session_key, priority, served
                         FROM {schema}.ready
@@ -951,8 +958,6 @@ BEGIN
                     ) AS waiting
                     WHERE open_key.opens_at_ms <= v_now_ms
                         AND (p_kinds IS NULL OR open_key.kind = ANY(p_kinds))
-                        AND declared.paused = 0
-                        AND declared.opens_at_ms <= v_now_ms
                     ORDER BY open_key.opens_at_ms
                     LIMIT 16
                 )

@@ -161,11 +161,11 @@ BEGIN
             -- A look claims nothing, and leaves no row.
             EXIT WHEN FOUND OR p_token_hash IS NULL;
             -- Insert a row without a holder, whose fence the new lease exceeds.
+            SELECT setting.value INTO v_fence
+            FROM {schema}.settings AS setting
+            WHERE setting.name = 'fence_floor';
             INSERT INTO {schema}.leases (kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms)
-            VALUES (
-                'process', v_next.process_id, NULL, NULL,
-                coalesce((SELECT setting.value FROM {schema}.settings AS setting WHERE setting.name = 'fence_floor'), 0), 0, 0
-            )
+            VALUES ('process', v_next.process_id, NULL, NULL, coalesce(v_fence, 0), 0, 0)
             ON CONFLICT DO NOTHING;
         END LOOP;
         v_now_ms := {schema}.now_ms_v1(p_given_ms);

@@ -199,7 +199,8 @@ CREATE TABLE {schema}.slots (
 );
 
 CREATE INDEX slots_of_session ON {schema}.slots (session_key);
-CREATE INDEX slots_end ON {schema}.slots (kind, expires_at_ms);
+-- By an expression, which only the look-up of ended slots says: no other look-up may take it for the primary key.
+CREATE INDEX slots_end ON {schema}.slots ((kind || ''), expires_at_ms);
 
 -- Keys that sessions wait for (ready.waits_for). From opens_at_ms on, the key may have a free slot.
 CREATE TABLE {schema}.waiting_keys (

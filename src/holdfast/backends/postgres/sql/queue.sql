@@ -270,6 +270,10 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY enqueue_seq
 
+-- name: ready_kinds
+SELECT {schema}.ready_kinds_v1($1::bigint[], NULL)
+
+-- On a cluster, the kinds must be given: a query on a shard calls no function that queries another.
 -- name: offers_ready
 -- part: by_family
 SELECT EXISTS (
@@ -302,38 +306,51 @@ SELECT EXISTS (
 ) OR EXISTS (
     SELECT 1
     FROM {schema}.waiting_keys AS open_key
-    JOIN {schema}.limits AS declared
-        ON declared.kind = open_key.kind
+    -- Limits keep the planner from reading all keys of a kind, or all that wait.
+    CROSS JOIN LATERAL (
+        SELECT 1
+        FROM {schema}.limits AS declared
+        WHERE declared.kind = open_key.kind
+            AND declared.paused = 0
+            AND declared.opens_at_ms <= $3::bigint
+        LIMIT 1
+    ) AS open_kind
+    CROSS JOIN LATERAL (
+        SELECT 1
+        FROM {schema}.ready AS queue
+        WHERE queue.kind = open_key.kind
+            AND queue.waits_for = open_key.limit_key
+            AND queue.waits_for IS NOT NULL
+        LIMIT 1
+    ) AS waiting
     WHERE open_key.opens_at_ms <= $3::bigint
         AND ($2::text[] IS NULL OR open_key.kind = ANY($2::text[]))
-        AND declared.paused = 0
-        AND declared.opens_at_ms <= $3::bigint
-        AND EXISTS (
-            SELECT 1
-            FROM {schema}.ready AS queue
-            WHERE queue.kind = open_key.kind
-                AND queue.waits_for = open_key.limit_key
-                AND queue.waits_for IS NOT NULL
-        )
 )
 -- end part
 
+-- Not min(): if the statistics know one row, the planner adds all of them up.
 -- name: next_ready_due_ms
 SELECT least(
     (
-        SELECT min(due_at_ms)
+        SELECT due_at_ms
         FROM {schema}.ready
         WHERE due_at_ms IS NOT NULL
+        ORDER BY due_at_ms
+        LIMIT 1
     ),
     (
-        SELECT min(opens_at_ms)
+        SELECT opens_at_ms
         FROM {schema}.waiting_keys
         WHERE opens_at_ms > $1::bigint
+        ORDER BY opens_at_ms
+        LIMIT 1
     ),
     (
-        SELECT min(opens_at_ms)
+        SELECT opens_at_ms
         FROM {schema}.limits
         WHERE opens_at_ms > $1::bigint
+        ORDER BY opens_at_ms
+        LIMIT 1
     )
 )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast import columns
 from holdfast import rows as r
+from holdfast.backends.postgres.connection import Distribution
 from holdfast.backends.postgres.transaction.base import columns_of
 from holdfast.backends.postgres.transaction.leases import SESSION_LEASE, Leases
 from holdfast.backends.postgres.transaction.limits import Limits
@@ -94,7 +95,10 @@ class Queue(Leases, Limits):
         return await self._batches("list_dead", session_key, kind, after, limit, columns.PAGE_BYTES)
 
     async def offers_ready(self, levels: Sequence[int], kinds: Sequence[str] | None, now_ms: int) -> bool:
-        [(offers,)] = await self._values("offers_ready", list(levels), None if kinds is None else list(kinds), now_ms)
+        wanted = None if kinds is None else list(kinds)
+        if wanted is None and self._runner.distribution is Distribution.BY_SCHEMA:
+            [(wanted,)] = await self._values("ready_kinds", list(levels))
+        [(offers,)] = await self._values("offers_ready", list(levels), wanted, now_ms)
         return bool(offers)
 
     async def next_ready_due_ms(self, now_ms: int) -> int | None:
