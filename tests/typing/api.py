@@ -131,7 +131,7 @@ async def queue(store: holdfast.Store, lease: holdfast.leases.Lease) -> None:
     batch = await store.queue.get("chat", "b")
     assert_type(batch, holdfast.WorkBatch | None)
     if batch is not None:
-        assert_type(batch.state, Literal["pending", "claimed", "completed", "cancelled", "dead"])
+        assert_type(batch.state, Literal["pending", "claimed", "completed", "cancelled", "interrupted", "dead"])
     assert_type(await store.queue.list("chat"), holdfast.Page[holdfast.WorkBatch])
     assert_type(await store.queue.list_pending("chat"), holdfast.Page[holdfast.WorkBatch])
     assert_type(holdfast.every(store.queue.list, "chat", limit=10), AsyncIterable[holdfast.WorkBatch])

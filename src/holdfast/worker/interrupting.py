@@ -65,11 +65,11 @@ class InterruptWatch:
             except holdfast.HoldfastError:
                 return  # the session was deleted: the next renewal tells
             else:
-                break
-        if batch.state == "interrupted":
-            self._has_cancelled = True
-            self._interrupted()
-            self._task.cancel()
+                if batch.state == "interrupted":
+                    self._has_cancelled = True
+                    self._interrupted()
+                    self._task.cancel()
+                return
 
     def _interrupted(self) -> None:
         self._turn.interrupted = self._turn.cancelled = True
