@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -376,6 +379,38 @@ def test_a_payload_that_does_not_fit_fails_its_delivery_with_the_reason(
     ]
     assert len(failures) == 1
     assert "payload" in str(failures[0])
+
+
+def test_a_damaged_delivery_does_not_keep_others_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.router.AWAY_S", 0.01)
+    path = tmp_path / "agent.db"
+    with holdfast.open_blocking(path) as store:
+        triggered(store, key="first")
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM subscriptions")
+
+    async def main() -> int:
+        async with holdfast.open(path) as store:
+            with pytest.raises(holdfast.Corrupt):
+                await store.triggers.undelivered(runs_only=True)
+            draft = SubscriptionDraft(source_type="mail", source_key="outbox", target=Run("research"), key="other")
+            router = Router(store)
+            serving = asyncio.create_task(router.serve())
+            await store.triggers.subscribe(draft)
+            for number in range(2):
+                await store.triggers.emit("mail", "outbox", idempotency_key=f"mail-{number}")
+                while len(await store.processes.list()) <= number:
+                    await asyncio.sleep(0.01)
+            serving.cancel()
+            return len(await store.processes.list())
+
+    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "passed over a damaged row of deliveries: run holdfast verify"
+    ]
 
 
 def test_routers_at_once_start_each_run_once(url: str, store: holdfast.BlockingStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -134,11 +135,14 @@ async def emit(tx: Transaction, intent: rules.OccurrenceIntent) -> rules.Reserva
 async def undelivered(
     tx: Transaction, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
 ) -> Page[TriggerDelivery]:
-    """Return one page of reserved deliveries whose process was never registered."""
+    """Return one page of reserved deliveries whose process was never registered.
+
+    With `runs_only`, damaged ones are passed over as long as there are others: they must not keep those back.
+    """
     rows = await tx.list_undelivered(
         reserved_until_ms=reserved_until_ms, runs_only=runs_only, after=after, limit=limit + 1
     )
-    whole = await _whole_rows(tx, rows[:limit])
+    whole = await (_sound_rows if runs_only else _whole_rows)(tx, rows[:limit])
     return page_of(
         whole,
         limit,
@@ -197,6 +201,27 @@ async def _whole_rows(
         whole.append((row, occurrence, subscription))
         if total >= columns.PAGE_BYTES:
             break
+    return whole
+
+
+async def _sound_rows(
+    tx: Transaction, rows: Sequence[DeliveryRow]
+) -> list[tuple[DeliveryRow, Occurrence, SubscriptionRow]]:
+    """Return the deliveries that are not damaged. Raises Corrupt if there are only damaged ones."""
+    try:
+        whole = await _whole_rows(tx, rows)
+        for parts in whole:
+            rules.delivery_of(*parts)
+    except Corrupt:
+        sound: list[tuple[DeliveryRow, Occurrence, SubscriptionRow]] = []
+        for row in rows:
+            with suppress(Corrupt):
+                [parts] = await _whole_rows(tx, [row])
+                rules.delivery_of(*parts)
+                sound.append(parts)
+        if not sound:
+            raise
+        return sound
     return whole
 
 
