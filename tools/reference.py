@@ -51,7 +51,15 @@ TOPICS = (
         "sessions.md",
         "Sessions and commits",
         (("store.sessions", facets.Sessions), ("session", facets.Session), ("turn", holdfast.Turn)),
-        ("store.session", "store.turn", "records.sessions", "records.commits", "records.graph", "records.checkpoints"),
+        (
+            "store.session",
+            "store.turn",
+            "records.sessions",
+            "records.commits",
+            "records.graph",
+            "records.checkpoints",
+            "records.streams",
+        ),
     ),
     Topic("queue.md", "The work queue", (("store.queue", facets.Queue),), ("records.queue",)),
     Topic(

@@ -17,7 +17,7 @@ from holdfast.nesting import interrupted_call, refuse_nested
 from holdfast.ports import Backend
 from holdfast.records.checkpoints import Component
 from holdfast.records.commits import CommitReceipt
-from holdfast.records.common import Receipt
+from holdfast.records.common import Document, Receipt
 from holdfast.records.limits import Limits
 from holdfast.records.processes import RunEnded
 from holdfast.records.queue import WorkClaim
@@ -126,6 +126,12 @@ class Turn(Facet):
     def state(self, value: Component) -> None:
         self._turn.state = value
 
+    def emit(self, value: Document) -> None:
+        """Show a part of the answer to those who follow the session. Outside of a worker, writes every 50 ms."""
+        if self._turn.buffer(value):
+            self.flush()
+
+    flush = without_await(AsyncTurn.flush)
     attach = without_await(AsyncTurn.attach)
     more = without_await(AsyncTurn.more)
 
@@ -167,6 +173,7 @@ class Session(Facet):
     pause = without_await(asynchronous.Session.pause)
     resume = without_await(asynchronous.Session.resume)
     interrupt = without_await(asynchronous.Session.interrupt)
+    follow = without_await_each(asynchronous.Session.follow)
 
     def turn(self, turn_id: str | None = None, *, last: int | None = None, claim: WorkClaim | None = None) -> Turn:
         """Run one turn as a block: read the conversation, add to it, and commit everything at the block's end."""

@@ -13,6 +13,7 @@ from holdfast.records.graph import (
     Unchanged,
 )
 from holdfast.records.sessions import Child, Relation, Root, SessionDeletionReport, SessionMeta, SessionSummary
+from holdfast.records.streams import StreamCommit, StreamDelta, StreamItem, StreamVoid
 
 __all__ = [
     "ActivePath",
@@ -35,5 +36,9 @@ __all__ = [
     "SessionMeta",
     "SessionSummary",
     "SessionView",
+    "StreamCommit",
+    "StreamDelta",
+    "StreamItem",
+    "StreamVoid",
     "Unchanged",
 ]

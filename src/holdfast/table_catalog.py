@@ -16,6 +16,7 @@ from holdfast.columns import Counter, SessionKey, Whole
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.records.limits import SMALLEST_INTEGER
 from holdfast.schedule_rows import MatchRow, ScheduleRow
+from holdfast.stream_rows import StreamRow
 from holdfast.worker_rows import WorkerRow
 
 R = TypeVar("R", bound=r.Row)
@@ -98,6 +99,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     ScheduleRow: ("schedules", 1),
     r.ArtifactRow: ("artifacts", 2),
     WorkerRow: ("workers", 1),
+    StreamRow: ("stream_blocks", 4),
     Setting: ("settings", 1),
 }
 """The table of each kind of row, and the number of its first columns that are its key."""

@@ -125,6 +125,12 @@ UNSEEN: dict[str, tuple[str, str]] = {
     "workers.heartbeat_at_ms": ("huge more less", TIME),
     "workers.expires_at_ms": ("huge more less", TIME),
     "workers.*": ("missing", FORGOTTEN),
+    "stream_blocks.session_key": ("more", "another session of the family could have emitted it"),
+    "stream_blocks.claim_id": ("other", NAME),
+    "stream_blocks.block": ("huge more", "a value of a turn in progress can be lost: the committed turn replaces it"),
+    "stream_blocks.turn_id": ("other", NAME),
+    "stream_blocks.begun_at_ms": ("huge more less", TIME),
+    "stream_blocks.*": ("missing", FORGOTTEN),
 }
 """Damage that leaves a row which could be right: the column, the ways, and why nothing contradicts it."""
 

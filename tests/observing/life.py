@@ -144,6 +144,7 @@ class Life:
         done("session.pause", store.sessions.handle("chat").pause)
         done("queue.paused_sessions", store.queue.paused_sessions)
         done("session.resume", store.sessions.handle("chat").resume)
+        done("session.follow", lambda: list(store.sessions.handle("chat").follow(0, timeout_ms=0)))
         done("session.interrupt", store.sessions.handle("chat").interrupt)
 
     def processes(self) -> None:

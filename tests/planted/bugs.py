@@ -45,6 +45,7 @@ from holdfast.backends.sqlite import budget, connection, readers
 from holdfast.backends.sqlite import schema_setup as sqlite_opening
 from holdfast.backends.sqlite.open_transaction import SqliteOpenTransaction
 from holdfast.backends.sqlite.transaction.limits import Limits as SqliteLimits
+from holdfast.backends.sqlite.transaction.streams import Streams as SqliteStreams
 from holdfast.cli import tail
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
@@ -71,9 +72,11 @@ from holdfast.rules import (
     schema_patterns,
     schema_validation,
     selectors,
+    streams,
 )
 from holdfast.rules import events as event_rules
 from holdfast.rules import processes as process_rules
+from holdfast.rules import queue as queue_rules
 from holdfast.rules import ready as ready_rules
 from holdfast.rules import runs as run_rules
 from holdfast.rules import schedules as schedule_rules
@@ -913,3 +916,20 @@ def work_given_back_goes_to_the_end_of_its_queue(patch: pytest.MonkeyPatch) -> N
                 await self._queue.enqueue(again)
 
     patch.setattr(Work, "_give_back", wrong)
+
+
+def a_worker_without_its_claim_may_emit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(streams, "require_emitter", lambda *_: None)
+
+
+def values_of_a_lost_attempt_count(patch: pytest.MonkeyPatch) -> None:
+    """A later attempt leaves what an earlier one emitted."""
+
+    async def wrong(*_: Any, **__: Any) -> int:
+        return 0
+
+    patch.setattr(SqliteStreams, "drop_blocks", wrong)
+
+
+def an_interrupted_message_is_given_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(queue_rules, "interrupted", lambda row, *_, **__: queue_rules.given_back(row))

@@ -65,6 +65,7 @@ from holdfast.testing.contract import (
     BoundsContract,
     ExclusiveClaimContract,
     HostileInputContract,
+    InterruptContract,
     JobContract,
     JobFailureContract,
     LimitContract,
@@ -76,6 +77,7 @@ from holdfast.testing.contract import (
     RunClaimContract,
     RunContract,
     SharedPutContract,
+    StreamContract,
     TickContract,
     TransactionContract,
     WakeContract,
@@ -770,6 +772,16 @@ def another_run_under_an_id_conflicts(folder: Path, _: pytest.FixtureRequest) ->
         RunContract().test_another_run_under_the_same_id_conflicts(made.open(), made, {"args": [2]})
 
 
+def a_lost_attempt_is_void(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        StreamContract().test_values_of_a_turn_that_is_tried_again_are_void(made.open(), made.clock)
+
+
+def an_interrupted_message_is_settled(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        InterruptContract().test_an_interrupted_turn_is_settled_and_its_claim_proves_nothing(made, made.open())
+
+
 def a_live_run_is_not_claimed(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
         RunClaimContract().test_a_run_under_a_live_lease_is_passed_however_it_was_taken(made.open(), made.clock)
@@ -927,6 +939,9 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_router_starts_runs_under_new_ids, a_delivery_starts_one_run),
         (bugs.claims_are_renewed_on_the_event_loop_of_the_handlers, a_handler_that_blocks_keeps_its_claim),
         (bugs.work_given_back_goes_to_the_end_of_its_queue, work_given_back_keeps_its_place),
+        (bugs.a_worker_without_its_claim_may_emit, a_lost_attempt_is_void),
+        (bugs.values_of_a_lost_attempt_count, a_lost_attempt_is_void),
+        (bugs.an_interrupted_message_is_given_back, an_interrupted_message_is_settled),
         (bugs.a_large_request_is_encoded_on_the_event_loop, a_large_commit_leaves_the_loop_to_others),
         (bugs.a_large_answer_is_decoded_on_the_event_loop, a_large_load_leaves_the_loop_to_others),
     )

@@ -156,6 +156,8 @@ async def queue(store: holdfast.Store, lease: holdfast.leases.Lease) -> None:
     assert_type(await store.queue.resume("mail"), bool)
     assert_type(await store.queue.paused_sessions(), holdfast.Page[str])
     assert_type(await store.sessions.handle("chat").pause(), bool)
+    async for item in store.sessions.handle("chat").follow(0):
+        assert_type(item, holdfast.sessions.StreamItem)
     assert_type(await store.sessions.handle("chat").interrupt(reason="stop"), tuple[holdfast.WorkBatch, ...])
     assert_type(await store.sessions.handle("chat").resume(), bool)
     assert_type(await store.queue.retry("chat", "b"), holdfast.WorkBatch | None)

@@ -37,6 +37,7 @@ from holdfast.rows import (
 )
 from holdfast.rules import verification as rules
 from holdfast.schedule_rows import ScheduleRow
+from holdfast.stream_rows import StreamRow
 from holdfast.table_catalog import DoomedObject, Setting, StoredBlob, StoredObject, StoredUsage, name_of, table_of
 from holdfast.worker_rows import WorkerRow
 
@@ -66,6 +67,7 @@ CHECKS: Final[dict[type[Row], Check]] = {
     ScheduleRow: processes.check_schedules,
     ArtifactRow: contents.check_artifacts,
     WorkerRow: contents.check_workers,
+    StreamRow: contents.check_streams,
     Setting: contents.check_settings,
 }
 """The check for the rows of each table."""

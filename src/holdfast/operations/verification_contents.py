@@ -20,6 +20,7 @@ from holdfast.rows import (
 )
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import verification as rules
+from holdfast.stream_rows import StreamRow
 from holdfast.table_catalog import DoomedObject, Setting, StoredObject, name_of, table_of
 from holdfast.worker_rows import WorkerRow
 
@@ -151,6 +152,16 @@ async def check_workers(_tx: Transaction, rows: list[WorkerRow], tally: Tally) -
     """Check that the reports of workers can be read."""
     for row in rows:
         tally.look("workers", name_of(row), rules.worker(row))
+
+
+async def check_streams(tx: Transaction, rows: list[StreamRow], tally: Tally) -> None:
+    """Check that emitted values can be read, and that their sessions exist."""
+    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
+    note_orphans(
+        tally, [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)], "session"
+    )
+    for row in rows:
+        tally.look("stream_blocks", name_of(row), rules.stream(row, owners.get(row.session_key)))
 
 
 async def check_settings(_tx: Transaction, _rows: list[Setting], _tally: Tally) -> None:

@@ -23,6 +23,7 @@ from holdfast.ports.freshness import Freshness
 from holdfast.ports.lease_tables import LeaseTables
 from holdfast.ports.limit_tables import LimitTables
 from holdfast.ports.process_tables import GrantTables, ProcessTables
+from holdfast.ports.stream_tables import StreamTables
 from holdfast.ports.tables import (
     AttachmentTables,
     GraphTables,
@@ -50,6 +51,7 @@ class Transaction(
     TriggerTables,
     ScheduleTables,
     WorkerTables,
+    StreamTables,
     HousekeepingTables,
     Protocol,
 ):

@@ -45,11 +45,13 @@ from holdfast.rules import (
     queue,
     runs,
     schedules,
+    streams,
     triggers,
     workers,
 )
 from holdfast.rules.ready import ANY
 from holdfast.schedule_rows import ScheduleRow
+from holdfast.stream_rows import StreamRow
 from holdfast.worker_rows import WorkerRow
 
 UNBOUNDED = Limits(
@@ -136,6 +138,16 @@ def artifact(row: ArtifactRow) -> Iterator[Finding]:
     minted = artifacts.minted_ref(row.kind, row.hash)
     if row.ref.startswith(f"{row.kind}:sha256:") and row.ref != minted:
         yield Finding("artifacts", f"{row.kind}/{row.ref}", f"its content is that of {minted!r}")
+
+
+def stream(row: StreamRow, owner: SessionRow | None) -> Iterator[Finding]:
+    """Emitted values can be read, are as many as their row says, and belong to a turn of a session of the family."""
+    streams.values_of(row)
+    key = f"{row.family}/{row.session_key}/{row.claim_id}/{row.block}"
+    if owner is not None and owner.family != row.family:
+        yield Finding("stream_blocks", key, f"its session is of family {owner.family}")
+    if not row.claim_id or not row.turn_id:
+        yield Finding("stream_blocks", key, "names no claim or no turn")
 
 
 def worker(row: WorkerRow) -> Iterator[Finding]:

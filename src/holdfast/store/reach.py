@@ -1,15 +1,28 @@
-"""The session handle from outside of its turns: pause, resume, and stop the turn in progress."""
+"""The session handle from outside of its turns: pause, resume, stop the turn in progress, and watch it."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import suppress
+
+from holdfast.errors import Unavailable
+from holdfast.interrupts import raised_by_handler
 from holdfast.operations import limits, settlement
+from holdfast.operations import streams as stream_operations
+from holdfast.operations.ready import queue_topic
 from holdfast.records.queue import WorkBatch
+from holdfast.records.streams import StreamItem
 from holdfast.rules import checks
+from holdfast.rules import streams as stream_rules
 from holdfast.store.binding import Binding
 from holdfast.store.context import Context
 
 INTERRUPTED = "interrupted"
 """The reason of an interrupt that gives none."""
+LOOK_AGAIN_MS = 1_000
+"""Longest time until a follower sees a turn that no worker committed: such a commit wakes no one."""
 
 
 class ReachableSession:
@@ -76,3 +89,75 @@ class ReachableSession:
         row, ended = await self._context.backend.write(lambda tx: settlement.interrupt(tx, address, said, token))
         self._binding.learn(row)
         return ended
+
+    async def follow(
+        self, after: str | int | None = None, *, timeout_ms: int | None = None
+    ) -> AsyncIterator[StreamItem]:
+        """Yield what the session's turns emit and commit, as it comes and each once. Goes on after the last turn.
+
+        Begins now, with the values that the turn in progress has emitted so far. To go on where another follower
+        stopped, such as a browser that reconnects, pass the `cursor` of the last item that it saw. To miss no turn
+        since a view was loaded, pass its revision. `StreamVoid` says that the deltas of a turn do not count any more;
+        `StreamCommit` has the messages that replace them. With `timeout_ms`, ends when nothing comes for that long.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> _ = session.append("hello", turn_id="message-1")
+        >>> [(item.turn_id, item.messages) for item in session.follow(0, timeout_ms=0)]
+        [('message-1', ('hello',))]
+        """
+        address = self._binding.address()
+        place = stream_rules.check_place(after)
+        patience_ms = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
+        waited_since_s = time.monotonic()
+        while True:
+            change = self._watch(address[0])
+            try:
+                seen = await self._look(place)
+                place = seen.place
+                for item in seen.items:
+                    yield item
+                if seen.items:
+                    waited_since_s = time.monotonic()
+                    continue
+                pause_ms = LOOK_AGAIN_MS
+                if patience_ms is not None:
+                    left_ms = patience_ms - int((time.monotonic() - waited_since_s) * 1000)
+                    if left_ms <= 0:
+                        return
+                    pause_ms = min(pause_ms, left_ms)
+                await self._context.backend.pause(change, pause_ms)
+            finally:
+                change.cancel()
+
+    async def _look(self, place: stream_rules.Place | None) -> stream_operations.Seen:
+        try:
+            row, seen = await self._context.backend.read(
+                lambda tx: stream_operations.follow(tx, self._binding.address(), place)
+            )
+        except Unavailable as error:
+            if raised_by_handler(error) or not error.retryable:
+                raise
+            return stream_operations.Seen((), place)  # away for a while: what was seen stays true
+        self._binding.learn(row)
+        return seen
+
+    def _watch(self, session_id: str) -> Future[None]:
+        """Return a future of the next change of the session's queue or of what its turns emit."""
+        change: Future[None] = Future()
+        watched = [
+            self._context.backend.watch(topic)
+            for topic in (queue_topic(session_id), stream_operations.stream_topic(session_id))
+        ]
+
+        def wake(_: Future[None]) -> None:
+            with suppress(Exception):  # the other topic changed at the same time, or the follower is gone
+                change.set_result(None)
+
+        def forget(_: Future[None]) -> None:
+            for one in watched:
+                one.cancel()
+
+        for one in watched:
+            one.add_done_callback(wake)
+        change.add_done_callback(forget)
+        return change

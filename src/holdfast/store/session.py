@@ -27,6 +27,7 @@ from holdfast.store.attachments import SessionAttachments
 from holdfast.store.context import Context
 from holdfast.store.queue import Queue, enqueued
 from holdfast.store.reach import ReachableSession
+from holdfast.store.streaming import Emitter
 from holdfast.store.turn import Turn
 
 T = TypeVar("T")
@@ -274,7 +275,7 @@ class Session(ReachableSession):
             facet = self._context.facet(Queue)(self._context)
             return await facet.claim(held.session_id, owner_id=held.owner_id, ttl_ms=ttl_ms, holding=held)
 
-        return Turn(self, checked, held, load, widen)
+        return Turn(self, checked, held, load, widen, Emitter(self._context, checked))
 
     async def append(
         self, *payloads: Document, turn_id: str | None = None, wait_ms: int = APPEND_WAIT_MS

@@ -23,6 +23,7 @@ from holdfast.rules.starts import default_id
 
 if TYPE_CHECKING:
     from holdfast.store.session import Session
+    from holdfast.store.streaming import Emitter
 
 T = TypeVar("T")
 
@@ -281,8 +282,11 @@ class TurnValues:
 class Turn(TurnValues):
     """One turn of a session, as an async context manager. See `Session.turn`."""
 
-    def __init__(self, session: Session, turn_id: str, claim: WorkClaim | None, load: LoadTurn, widen: Widen) -> None:
+    def __init__(
+        self, session: Session, turn_id: str, claim: WorkClaim | None, load: LoadTurn, widen: Widen, emitter: Emitter
+    ) -> None:
         super().__init__(session.session_id or "", turn_id, claim)
+        self.emitter = emitter
         self._session = session
         self._load = load
         self._widen = widen
@@ -293,6 +297,35 @@ class Turn(TurnValues):
 
     def __repr__(self) -> str:
         return f"Turn({self.session_id!r}, {self.turn_id!r})"
+
+    def emit(self, value: Document) -> None:
+        """Show a part of the answer to those who follow the session, before it is committed. Does not wait.
+
+        Values that come within 50 ms share a write. They are void if the turn is tried again, and removed once it is
+        committed: `session.follow` tells both. Needs a claim, which fences them: `ClaimLost` once it is lost. At most
+        64 KiB a value and 4 MiB a turn.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=["hi"]))
+        >>> claim = store.queue.claim("chat-42", owner_id="worker-1", exclusive=True)
+        >>> session = store.sessions.handle("chat-42")
+        >>> with session.turn(claim=claim) as turn:
+        ...     turn.emit("Hel")
+        ...     [item.value for item in session.follow(timeout_ms=0)]
+        ...     turn.add("Hello")
+        ['Hel']
+        """
+        self.buffer(value)
+
+    def buffer(self, value: Document) -> bool:
+        """Emit a value. Return True if the caller has to flush."""
+        self._require_open()
+        if self.claim is None:
+            raise InvalidRequest("turn.claim", "there is none: pass `claim=` to session.turn(...), or run a worker")
+        return self.emitter.emit(value, self.claim)
+
+    async def flush(self) -> None:
+        """Write what was emitted, now. Not needed: it is written within 50 ms."""
+        await self.emitter.flush()
 
     async def more(self) -> list[Any]:
         """Let messages that came since the turn began join it. Return their payloads, none if none came.
@@ -351,6 +384,8 @@ class Turn(TurnValues):
         view, committed = await self._load()
         self._show(view)
         if committed is None:
+            if self.claim is not None and self.claim.batches[0].attempts > 1:
+                await self.emitter.begin_anew(self.claim)
             self._is_open, self._has_ended = True, False
         else:
             await self._replay(committed.fingerprint)
@@ -367,13 +402,18 @@ class Turn(TurnValues):
         self._is_open = False
         if self._has_ended or error is not None:
             self._has_ended = True
+            await self.emitter.end()
             return
         # If the database is away, the end may be called again: a turn is committed once, by its id.
-        receipt = await self._session.commit(self._commit())
+        try:
+            receipt = await self._session.commit(self._commit())
+        except InvalidRequest as refusal:
+            raise in_terms_of_turns(refusal) from None
         if receipt.replayed:
             # Another worker committed this turn meanwhile: its values stand, and ours are dropped.
             self._show((await self._load())[0])
         self.receipt, self.replayed, self._has_ended = receipt, receipt.replayed, True
+        await self.emitter.end()
 
     async def commit_kept(self, lease: Lease) -> CommitReceipt | None:
         """End an interrupted turn: commit what it keeps, under a lease on its session. Return None if it keeps nothing.
@@ -381,10 +421,30 @@ class Turn(TurnValues):
         A worker calls this. `session.interrupt` reserves the lease for the owner of the turn's claim.
         """
         self._is_open, self._has_ended = False, True
-        if not self.keeps:
-            return None
-        self.receipt = await self._session.commit(self._commit(lease))
+        try:
+            if self.keeps:
+                self.receipt = await self._session.commit(self._commit(lease))
+        finally:
+            await self.emitter.end()
         return self.receipt
+
+
+PLACES = {
+    "graph.nodes": "turn.add",
+    "checkpoint.turn_state": "turn.state",
+    "enqueues": "turn.enqueue",
+    "usage": "turn.usage",
+}
+"""The calls of a block that gave the parts of its commit."""
+
+
+def in_terms_of_turns(error: InvalidRequest) -> InvalidRequest:
+    """Return a refusal of a turn's commit that names the call in the block instead of the part of the commit."""
+    for part, call in PLACES.items():
+        if error.field.startswith(part):
+            field = call + error.field.removeprefix(part).replace("].payload", "]")
+            return InvalidRequest(field, error.problem, *error.next_step, limit=error.limit)
+    return error
 
 
 async def uncut(work: Coroutine[Any, Any, T]) -> T:

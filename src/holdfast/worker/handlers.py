@@ -64,6 +64,7 @@ class Handlers:
             raise holdfast.InvalidRequest("handler", f"must be a function, not {type(registered.function).__name__}")
         if inspect.isasyncgenfunction(registered.function) or inspect.isgeneratorfunction(registered.function):
             raise holdfast.InvalidRequest("handler", f"{registered.name} is a generator: use a function that returns")
+        _require_parameter(registered)
         key = (registered.kind, registered.version)
         other = self._of_runs.get(key) if registered.shape == "process" else self._by_kind.get(registered.kind)
         if other is not None:
@@ -109,6 +110,22 @@ class Handlers:
 
     def __bool__(self) -> bool:
         return bool(self._by_kind) or bool(self._of_runs)
+
+
+def _require_parameter(registered: Registered) -> None:
+    """Refuse a handler that cannot be called with its turn, job or run."""
+    import inspect
+
+    try:
+        signature = inspect.signature(registered.function)
+    except (TypeError, ValueError):  # a function of C code that does not say
+        return
+    bind = signature.bind_partial if registered.shape == "process" else signature.bind
+    try:
+        bind(None)
+    except TypeError:
+        given = "run" if registered.shape == "process" else registered.shape
+        raise holdfast.InvalidRequest("handler", f"{registered.name} must take one argument, the {given}") from None
 
 
 def check_store(value: object) -> None:

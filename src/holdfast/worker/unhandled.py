@@ -1,4 +1,4 @@
-"""Warns of ready work that waits because no handler of this worker is for its kind."""
+"""Warns of work and runs that wait because no handler of this worker is for their kind."""
 
 from __future__ import annotations
 
@@ -27,15 +27,32 @@ async def unhandled(store: holdfast.Store, handled: list[str]) -> Counter[str]:
     return found
 
 
+async def unhandled_runs(store: holdfast.Store, handled: list[str]) -> Counter[str]:
+    """Count runs of other kinds that no worker has begun, by kind, among the first processes that run."""
+    found: Counter[str] = Counter()
+    for process in await store.processes.list(limit=MOST_BATCHES):
+        if (
+            isinstance(process.input, holdfast.processes.Run)
+            and process.attempt == 0
+            and process.input.kind not in handled
+        ):
+            found[process.input.kind] += 1
+    return found
+
+
 async def note_unhandled(runner: Runner) -> None:
     """Log the kinds that wait without a handler, if the database can tell."""
     handled = [*runner.handlers.kinds("turn"), *runner.handlers.kinds("job")]
     try:
         found = await unhandled(runner.store, handled)
+        runs = await unhandled_runs(runner.store, runner.handlers.all_kinds())
     except holdfast.HoldfastError:
         return  # the loops that claim report it
     for kind, count in sorted(found.items()):
         message = "kind %(kind)r has %(count)s ready batches and no handler here: add one, or run its worker"
+        log_event("worker", WARNING, message, kind=kind, count=count)
+    for kind, count in sorted(runs.items()):
+        message = "kind %(kind)r has %(count)s runs that wait and no handler here: add one, or run its worker"
         log_event("worker", WARNING, message, kind=kind, count=count)
 
 

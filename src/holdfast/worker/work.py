@@ -104,6 +104,7 @@ class Work:
         turn = await runner.persist("a turn is not loaded", lambda: session.turn(claim=_work(held)).__aenter__())
         if not turn.replayed:
             given = turn if handler.is_async else holdfast.blocking.Turn(turn, cast("Any", OnLoop(runner.caller.loop)))
+            turn.emitter.loop = runner.caller.loop
             watch = InterruptWatch(runner, turn, held)
             try:
                 try:

@@ -51,6 +51,7 @@ VICTIMS = {
     "schedules": "name = 'nightly'",
     "artifacts": "kind = 'mod'",
     "workers": "worker_id = 'w1'",
+    "stream_blocks": "block = 0",
 }
 WAYS = {
     "text": {"other": "'zzz'", "blank": "''", "null": "NULL"},

@@ -91,7 +91,12 @@ def seed_work(store: BlockingStore) -> None:
     x.commit(holdfast.Commit(completes=[claim], usage=[holdfast.Usage("turn", "m", 1, 1, 1, 1)]))
     store.queue.enqueue(holdfast.WorkDraft(session_id="x", payloads=[1], source_key="claimed"))
     store.queue.enqueue(holdfast.WorkDraft(session_id="x", payloads=[2]))
-    store.queue.claim("x", owner_id="w", max_batches=1, exclusive=True)
+    claim = store.queue.claim("x", owner_id="w", max_batches=1, exclusive=True)
+    assert claim is not None
+    turn = x.turn(claim=claim)
+    turn.__enter__()
+    turn.emit("half an answer")
+    turn.flush()
     store.leases.claim(OnSession("x"), owner_id="w", ttl_ms=10**7)
     store.queue.set_limit("capped", at_once=9, per_key=1)
     for name in ("other", "waiting"):

@@ -44,6 +44,7 @@ VICTIMS = {
     "slots": "kind = 'capped'",
     "waiting_keys": "kind = 'capped'",
     "workers": "worker_id = 'w1'",
+    "stream_blocks": "block = 0",
 }
 
 WAYS: dict[str, dict[str, str]] = {

@@ -108,6 +108,8 @@ class MemorySessions:
         tables = self.tables
         usage = sum(tables.usage.drop(key) for key in self._usage_keys(session_key))
         tables.ready.drop(session_key)
+        for block in list(tables.stream_blocks.scan(lambda row: row.session_key == session_key)):
+            tables.stream_blocks.drop((block.family, block.session_key, block.claim_id, block.block))
         work = sum(
             tables.batches.drop(row.enqueue_seq)
             for row in list(tables.batches.scan(lambda row: row.session_key == session_key))

@@ -14,6 +14,7 @@ from holdfast import rows as r
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.loop_budget import charge_rows
 from holdfast.schedule_rows import ScheduleRow
+from holdfast.stream_rows import StreamRow
 from holdfast.worker_rows import WorkerRow
 
 SCAN_WEIGHT = 64
@@ -191,6 +192,7 @@ class Tables:
         self.schedules: Table[str, ScheduleRow] = Table()
         self.artifacts: Table[tuple[str, str], r.ArtifactRow] = Table()
         self.workers: Table[str, WorkerRow] = Table()
+        self.stream_blocks: Table[tuple[int, int, str, int], StreamRow] = Table()
         self.settings: Table[str, int] = Table()
 
     def all(self) -> dict[str, Table[Any, Any]]:

@@ -10,6 +10,7 @@ from holdfast.backends.memory.graph import MemoryGraph
 from holdfast.backends.memory.processes import MemoryProcesses, MemoryTriggers
 from holdfast.backends.memory.schedules import MemorySchedules
 from holdfast.backends.memory.sessions import MemorySessions
+from holdfast.backends.memory.streams import MemoryStreams
 from holdfast.backends.memory.tables import Table, Tables
 from holdfast.backends.memory.verification import MemoryVerification
 from holdfast.backends.memory.workers import MemoryWorkers
@@ -112,6 +113,7 @@ class MemoryTransaction(
     MemoryTriggers,
     MemorySchedules,
     MemoryWorkers,
+    MemoryStreams,
     MemoryHousekeeping,
 ):
     """Implements `ports.Transaction` over one set of tables."""

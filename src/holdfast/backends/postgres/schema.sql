@@ -442,6 +442,20 @@ CREATE TABLE {schema}.workers (
     report bytea NOT NULL
 );
 
+CREATE TABLE {schema}.stream_blocks (
+    family bigint NOT NULL,
+    session_key bigint NOT NULL,
+    claim_id text COLLATE "C" NOT NULL,
+    block bigint NOT NULL,
+    turn_id text COLLATE "C" NOT NULL,
+    begun_at_ms bigint NOT NULL,
+    items bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (family, session_key, claim_id, block)
+);
+
+CREATE INDEX stream_blocks_begun ON {schema}.stream_blocks (begun_at_ms);
+
 -- Rows that are updated in place need room on their page, and tables that change all the time need vacuum before a
 -- fifth of their rows is dead.
 ALTER TABLE {schema}.sessions SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
@@ -450,4 +464,5 @@ ALTER TABLE {schema}.leases SET (fillfactor = 70, autovacuum_vacuum_scale_factor
 ALTER TABLE {schema}.batches SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE {schema}.ready SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 ALTER TABLE {schema}.workers SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+ALTER TABLE {schema}.stream_blocks SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE {schema}.processes SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);

@@ -47,6 +47,7 @@ from holdfast.testing.contract.second_process import SecondProcessContract
 from holdfast.testing.contract.sessions import SessionContract
 from holdfast.testing.contract.shared_puts import SharedPutContract
 from holdfast.testing.contract.started_runs import StartedRunContract
+from holdfast.testing.contract.streams import StreamContract
 from holdfast.testing.contract.ticks import TickContract
 from holdfast.testing.contract.transactions import TransactionContract
 from holdfast.testing.contract.triggers import TriggerContract
@@ -107,6 +108,7 @@ __all__ = [
     "SessionContract",
     "SharedPutContract",
     "StartedRunContract",
+    "StreamContract",
     "TickContract",
     "TransactionContract",
     "TriggerContract",

@@ -106,6 +106,7 @@ WRITES: dict[str, Call] = {
     "events.signal": lambda store: store.events.signal("job", "go"),
     "events.request_cancel": lambda store: store.events.request_cancel("job"),
     "events.wait_for": lambda store: store.events.wait_for("job", "progress", after=99, timeout_ms=1),
+    "session.follow": lambda store: list(store.sessions.handle("chat").follow(0, timeout_ms=0)),
     "events.follow": lambda store: list(store.events.follow("job", after=99, timeout_ms=1)),
     "events.ack_wake": lambda store: store.events.ack_wake("job", 1),
     "grants.grant": lambda store: store.grants.grant(CHAT, "job"),

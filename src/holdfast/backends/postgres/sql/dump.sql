@@ -155,3 +155,9 @@ SELECT
     worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
 FROM {schema}.workers
 ORDER BY worker_id
+
+-- name: dump_stream_blocks
+SELECT
+    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+FROM {schema}.stream_blocks
+ORDER BY family, session_key, claim_id, block

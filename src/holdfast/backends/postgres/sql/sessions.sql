@@ -412,6 +412,11 @@ dropped_ready AS (
     WHERE family = $1::bigint
         AND session_key = $2::bigint
 ),
+dropped_blocks AS (
+    DELETE FROM {schema}.stream_blocks
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
+),
 dropped_attachments AS (
     DELETE FROM {schema}.attachments
     WHERE family = $1::bigint

@@ -406,6 +406,28 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY kind, ref
 
+-- name: walk_stream_blocks
+SELECT
+    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY family, session_key, claim_id, block ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+        FROM {schema}.stream_blocks
+        WHERE (family, session_key, claim_id, block) >= ($1::bigint, $2::bigint, $3::text, $4::bigint)
+            AND ($5::boolean OR (family, session_key, claim_id, block) <> ($1::bigint, $2::bigint, $3::text, $4::bigint))
+        ORDER BY family, session_key, claim_id, block
+        LIMIT $7::bigint OFFSET $6::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $8::bigint
+ORDER BY family, session_key, claim_id, block
+
 -- name: walk_workers
 SELECT
     worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report

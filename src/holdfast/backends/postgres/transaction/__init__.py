@@ -11,6 +11,7 @@ from holdfast.backends.postgres.transaction.processes import Processes
 from holdfast.backends.postgres.transaction.run_functions import RunFunctions
 from holdfast.backends.postgres.transaction.schedules import Schedules
 from holdfast.backends.postgres.transaction.sessions import Sessions
+from holdfast.backends.postgres.transaction.streams import Streams
 from holdfast.backends.postgres.transaction.triggers import Triggers
 from holdfast.backends.postgres.transaction.verification import Verification
 from holdfast.backends.postgres.transaction.workers import Workers
@@ -20,6 +21,7 @@ from holdfast.ports.verdicts import QueueVerdict
 class PostgresTransaction(
     Sessions,
     Commits,
+    Streams,
     Attachments,
     Processes,
     Grants,

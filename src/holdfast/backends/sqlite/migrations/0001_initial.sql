@@ -397,3 +397,17 @@ CREATE TABLE workers (
     expires_at_ms INTEGER NOT NULL,
     report BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE stream_blocks (
+    family INTEGER NOT NULL,
+    session_key INTEGER NOT NULL,
+    claim_id TEXT NOT NULL,
+    block INTEGER NOT NULL,
+    turn_id TEXT NOT NULL,
+    begun_at_ms INTEGER NOT NULL,
+    items INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (family, session_key, claim_id, block)
+) STRICT;
+
+CREATE INDEX stream_blocks_begun ON stream_blocks (begun_at_ms);

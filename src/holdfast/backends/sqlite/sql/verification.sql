@@ -222,6 +222,15 @@ WHERE worker_id >= :worker_id
 ORDER BY worker_id
 LIMIT :limit OFFSET :skip
 
+-- name: walk_stream_blocks
+SELECT
+    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+FROM stream_blocks
+WHERE (family, session_key, claim_id, block) >= (:family, :session_key, :claim_id, :block)
+    AND (:inclusive OR (family, session_key, claim_id, block) <> (:family, :session_key, :claim_id, :block))
+ORDER BY family, session_key, claim_id, block
+LIMIT :limit OFFSET :skip
+
 -- name: walk_settings
 SELECT
     name, value

@@ -10,13 +10,25 @@ from holdfast.backends.sqlite.transaction.processes import Processes
 from holdfast.backends.sqlite.transaction.ready import Ready
 from holdfast.backends.sqlite.transaction.schedules import Schedules
 from holdfast.backends.sqlite.transaction.sessions import Sessions
+from holdfast.backends.sqlite.transaction.streams import Streams
 from holdfast.backends.sqlite.transaction.triggers import Triggers
 from holdfast.backends.sqlite.transaction.workers import Workers
 from holdfast.ports.fast_paths import NoFastPaths
 
 
 class SqliteTransaction(
-    Sessions, Commits, Ready, Attachments, Processes, Grants, Triggers, Schedules, Workers, Housekeeping, NoFastPaths
+    Sessions,
+    Commits,
+    Ready,
+    Streams,
+    Attachments,
+    Processes,
+    Grants,
+    Triggers,
+    Schedules,
+    Workers,
+    Housekeeping,
+    NoFastPaths,
 ):
     """One transaction on one connection."""
 

@@ -87,5 +87,6 @@ class Sessions(Base):
         work = self._run("drop_session_unsettled_batches", (session_key,))
         work += self._run("drop_session_settled_batches", (session_key,))
         self._run("drop_ready", (session_key,))
+        self._run("drop_session_blocks", (session_key,))
         attachments = self._run("drop_session_attachments", (session_key,))
         return usage, work, attachments

@@ -1,0 +1,38 @@
+"""Table of emitted values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast import rows as r
+from holdfast.backends.postgres.transaction.base import columns_of
+from holdfast.backends.postgres.transaction.queue import Queue
+from holdfast.stream_rows import StreamRow
+
+COLUMNS = len(StreamRow.__struct_fields__)
+
+
+class Streams(Queue):
+    """Blocks of emitted values."""
+
+    __slots__ = ()
+
+    async def find_bearers(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
+        return await self._held_or_found(await self._family(session_key), session_key, batch_ids, with_payloads=False)
+
+    async def save_blocks(self, rows: Sequence[StreamRow]) -> None:
+        await self._run("save_blocks", *columns_of(rows, COLUMNS))
+
+    async def find_blocks(
+        self, family: int, session_key: int, claim_id: str, *, first: int, limit: int
+    ) -> list[StreamRow]:
+        return await self._all(StreamRow, "find_blocks", family, session_key, claim_id, first, limit)
+
+    async def first_block(self, family: int, session_key: int) -> StreamRow | None:
+        return await self._one(StreamRow, "first_block", family, session_key)
+
+    async def drop_blocks(self, family: int, session_key: int, claim_id: str, *, of_others: bool) -> int:
+        return await self._run("drop_blocks", family, session_key, claim_id, of_others)
+
+    async def drop_old_blocks(self, begun_until_ms: int, limit: int) -> int:
+        return await self._run("drop_old_blocks", begun_until_ms, limit)

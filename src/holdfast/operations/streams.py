@@ -1,0 +1,115 @@
+"""Write the values that a turn emits, under its claim, and read what a follower has not seen yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import ClaimLost
+from holdfast.operations import sessions
+from holdfast.ports import Transaction
+from holdfast.records.queue import WorkCompletion
+from holdfast.records.streams import StreamItem
+from holdfast.rows import NodeRow, RevisionRow, SessionRow
+from holdfast.rules import sessions as session_rules
+from holdfast.rules import streams as rules
+from holdfast.stream_rows import StreamRow
+
+BLOCKS_AT_ONCE = 100
+TURNS_AT_ONCE = 20
+FIRST_NODES = 16
+"""Nodes of a turn that are read first. If a turn has more, all of its path is read in growing parts."""
+OLD_AT_ONCE = 1_000
+
+
+def stream_topic(session_id: str) -> str:
+    """Return the topic of those who follow what a session's turns emit."""
+    return f"stream:{session_id}"
+
+
+async def emit(
+    tx: Transaction, completion: WorkCompletion, turn_id: str, blocks: Sequence[rules.Block], *, fresh: bool
+) -> None:
+    """Write blocks under a live claim. `fresh`: the first of the claim, which removes those of earlier claims."""
+    session_id = completion.session_id
+    session = session_rules.admit(await tx.find_session(session_id, key_only=True), session_id, None)
+    if session is None:
+        raise ClaimLost(session_id, completion.claim_id)
+    held = await tx.find_bearers(session.session_key, completion.batch_ids[:1])
+    rules.require_emitter(completion, held, tx.now_ms)
+    place = {"family": session.family, "session_key": session.session_key}
+    if fresh:
+        await tx.drop_blocks(**place, claim_id=completion.claim_id, of_others=True)
+        await tx.drop_old_blocks(tx.now_ms - rules.KEPT_MS, OLD_AT_ONCE)
+    rows = [
+        rules.row_of(block, **place, claim_id=completion.claim_id, turn_id=turn_id, now_ms=tx.now_ms)
+        for block in blocks
+    ]
+    if rows:
+        await tx.save_blocks(rows)
+    tx.notify(stream_topic(session_id))
+
+
+async def drop(tx: Transaction, session_id: str, claim_id: str) -> None:
+    """Remove what a claim emitted: its turn has ended."""
+    session = await tx.find_session(session_id, key_only=True)
+    if session is not None and await tx.drop_blocks(session.family, session.session_key, claim_id, of_others=False):
+        tx.notify(stream_topic(session_id))
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The next items of a follower, and its place after them. None as the place: the session does not exist yet."""
+
+    items: tuple[StreamItem, ...]
+    place: rules.Place | None
+
+
+async def follow(
+    tx: Transaction, address: sessions.Address, place: rules.Place | None
+) -> tuple[SessionRow | None, Seen]:
+    """Return what comes after a place: turns that were committed, then the values of the turn in progress."""
+    session = await sessions.find(tx, address)
+    if session is None:
+        return None, Seen((), place)
+    at = rules.Place(session.revision) if place is None else place
+    items: list[StreamItem] = []
+    for revision in await tx.list_revisions(session.session_key, after=at.revision, limit=TURNS_AT_ONCE):
+        committed, at = rules.committed(at, revision.turn_id, revision.revision, await _messages(tx, revision))
+        items.append(committed)
+    if at.revision < session.revision:
+        return session, Seen(tuple(items), at)  # more turns come first
+    rows = await _blocks(tx, session, at.claim_id, at.block) if at.claim_id else []
+    if at.claim_id and not rows:
+        batches = await tx.find_bearers(session.session_key, [at.turn_id])
+        void, at = rules.void(at, batches[0] if batches else None)
+        items.append(void)
+    if not rows:
+        first = await tx.first_block(session.family, session.session_key)
+        if first is not None and await tx.find_turn(session, first.turn_id) is None:
+            rows = await _blocks(tx, session, first.claim_id, 0)
+    found, at = rules.deltas(at, rows)
+    return session, Seen((*items, *found), at)
+
+
+async def _blocks(tx: Transaction, session: SessionRow, claim_id: str, first: int) -> list[StreamRow]:
+    return await tx.find_blocks(session.family, session.session_key, claim_id, first=first, limit=BLOCKS_AT_ONCE)
+
+
+async def _messages(tx: Transaction, revision: RevisionRow) -> tuple[Any, ...]:
+    """Return the payloads that a turn added at the end of the path."""
+    if revision.leaf_key is None:
+        return ()
+    last = FIRST_NODES
+    while True:
+        path = await tx.read_path(revision.leaf_key, last)
+        own = [row for row in path if row.revision == revision.revision]
+        if len(own) < last:
+            return tuple(_payload(row) for row in reversed(own))
+        last *= 16
+
+
+def _payload(row: NodeRow) -> Any:
+    return codec.decode_document(row.payload, table="nodes", key=row.node_key)

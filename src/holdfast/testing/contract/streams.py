@@ -1,0 +1,196 @@
+"""Streams: followers see what a turn emits, each value once, whether it became void, and the turn that replaces it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.blocking import BlockingStore
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.interrupts import begun
+from holdfast.testing.contract.queue import work
+
+DAY_MS = 24 * 3_600_000
+TURN_BYTES = 4 * 1024 * 1024
+VALUE_BYTES = 64 * 1024
+"""The documented bounds of one turn and of one value."""
+
+
+def seen(store: BlockingStore, after: str | int | None = None) -> list[holdfast.sessions.StreamItem]:
+    """Return what a follower sees now."""
+    return list(store.sessions.handle("chat").follow(after, timeout_ms=0))
+
+
+def told(items: list[holdfast.sessions.StreamItem]) -> list[Any]:
+    """Return items in short: a delta as its value, the others as pairs."""
+    said: list[Any] = []
+    for item in items:
+        match item:
+            case holdfast.sessions.StreamDelta(value=value):
+                said.append(value)
+            case holdfast.sessions.StreamVoid(reason=reason):
+                said.append(("void", reason))
+            case holdfast.sessions.StreamCommit(messages=messages):
+                said.append(("commit", *messages))
+    return said
+
+
+def emitted(store: BlockingStore, claim: holdfast.WorkClaim, *values: Any) -> holdfast.blocking.Turn:
+    """Begin the turn of a claim, emit values, and leave it in progress."""
+    turn = store.sessions.handle("chat").turn(claim=claim)
+    turn.__enter__()
+    for value in values:
+        turn.emit(value)
+        turn.flush()
+    return turn
+
+
+class StreamContract(Contract):
+    """`turn.emit` and `session.follow`."""
+
+    def test_a_follower_sees_each_value_once_and_then_the_committed_turn(self, store: BlockingStore) -> None:
+        claim = begun(store, "hi")
+        turn = emitted(store, claim, "Hel", {"text": "lo"})
+        first = seen(store)
+        assert told(first) == ["Hel", {"text": "lo"}]
+        assert {item.turn_id for item in first} == {claim.batches[0].batch_id}
+        assert told(seen(store, first[0].cursor)) == [{"text": "lo"}]
+        assert seen(store, first[1].cursor) == []
+        turn.emit("!")
+        turn.flush()
+        assert told(seen(store, first[1].cursor)) == ["!"]
+        turn.add("hi", "Hello!")
+        turn.__exit__(None, None, None)
+        [committed] = seen(store, first[0].cursor)
+        assert isinstance(committed, holdfast.sessions.StreamCommit)
+        assert (committed.turn_id, committed.revision, committed.messages) == (turn.turn_id, 1, ("hi", "Hello!"))
+        assert seen(store, committed.cursor) == []
+        assert seen(store) == [], "a new follower begins now"
+        assert told(seen(store, 0)) == [("commit", "hi", "Hello!")]
+
+    def test_the_values_of_an_ended_turn_leave_no_rows(self, bench: Bench, store: BlockingStore) -> None:
+        turn = emitted(store, begun(store, "hi"), "a", "b")
+        assert len(bench.dump()["stream_blocks"]) == 1, "the block grows in place"
+        turn.__exit__(None, None, None)
+        assert bench.dump()["stream_blocks"] == []
+        claim = begun(store, "hi")
+        failed = emitted(store, claim, "a")
+        failed.__exit__(ValueError, ValueError("no"), None)
+        assert bench.dump()["stream_blocks"] == []
+        emitted(store, claim, "a")
+        store.sessions.delete("chat")
+        assert bench.dump()["stream_blocks"] == []
+
+    def test_values_of_a_turn_that_is_tried_again_are_void(self, store: BlockingStore, clock: ManualClock) -> None:
+        claim = begun(store, "hi")
+        lost = emitted(store, claim, "once", "upon")
+        [one, two] = seen(store)
+        clock.advance(900_000)
+        again = store.queue.claim_next(owner_id="w2", exclusive=True)
+        assert again is not None
+        turn = emitted(store, again)
+        assert told(seen(store, one.cursor)) == [("void", "restarted")], "before the new attempt emits anything"
+        turn.emit("there was")
+        turn.flush()
+        assert told(seen(store, two.cursor)) == [("void", "restarted"), "there was"]
+        assert told(seen(store)) == ["there was"]
+        with suppress(holdfast.ClaimLost):
+            lost.emit("a time")
+            lost.flush()
+        with pytest.raises(holdfast.ClaimLost):
+            lost.emit("more")
+        assert told(seen(store)) == ["there was"], "a worker that lost its claim emits nothing"
+        lost.__exit__(ValueError, ValueError("lost"), None)
+        turn.add("there was once")
+        turn.__exit__(None, None, None)
+        assert told(seen(store, two.cursor)) == [("commit", "there was once")], "the commit replaces all attempts"
+
+    def test_a_follower_learns_how_a_turn_without_a_commit_ended(self, store: BlockingStore) -> None:
+        session = store.sessions.handle("chat")
+        interrupted = emitted(store, begun(store, "poem"), "once")
+        [delta] = seen(store)
+        session.interrupt()
+        assert seen(store, delta.cursor) == [], "its worker may keep a part"
+        interrupted.__exit__(ValueError, ValueError("stopped"), None)
+        assert told(seen(store, delta.cursor)) == [("void", "interrupted")]
+        lease = store.leases.claim(holdfast.leases.OnSession("chat"), owner_id="w1")
+        store.leases.release(lease)
+        claim = begun(store, "poem")
+        dead = emitted(store, claim, "once")
+        [delta] = seen(store)
+        store.queue.fail(claim, "no", retry_in_ms=None)
+        dead.__exit__(ValueError, ValueError("no"), None)
+        [void] = seen(store, delta.cursor)
+        assert told([void]) == [("void", "dead")]
+        assert seen(store, void.cursor) == []
+
+    def test_many_values_are_followed_from_any_place_at_a_flat_cost(self, bench: Bench, store: BlockingStore) -> None:
+        turn = emitted(store, begun(store, "hi"), *[f"{number:04}" * 20 for number in range(60)])
+        assert 1 < len(bench.dump()["stream_blocks"]) < 10
+        items = seen(store)
+        assert told(items) == [f"{number:04}" * 20 for number in range(60)]
+        for place in (0, 17, 18, 19, 36, 58):
+            assert seen(store, items[place].cursor) == items[place + 1 :]
+        turn.__exit__(None, None, None)
+
+    def test_values_of_a_dead_worker_are_removed_by_a_later_turn_that_emits(
+        self, bench: Bench, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        emitted(store, begun(store, "hi"), "left behind")
+        clock.advance(DAY_MS)
+        store.queue.enqueue(work("hi", session_id="other"))
+        claim = store.queue.claim("other", owner_id="w2", exclusive=True)
+        assert claim is not None
+        with store.sessions.handle("other").turn(claim=claim) as turn:
+            turn.emit("new")
+            turn.flush()
+            assert len(bench.dump()["stream_blocks"]) == 1
+
+    def test_turns_of_others_are_seen_from_a_revision_on(self, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        for number in range(45):
+            session.append(number, turn_id=f"t{number}")
+        session.append(*range(40), turn_id="long")
+        items = seen(store, 40)
+        assert told(items) == [*[("commit", number) for number in range(40, 45)], ("commit", *range(40))]
+        assert len(seen(store, 0)) == 46
+
+    def test_an_emitted_value_wakes_a_follower(self, bench: Bench, store: BlockingStore) -> None:
+        turn = emitted(store, begun(store, "hi"))
+        session = store.sessions.handle("chat")
+        waiting = in_background(lambda: next(iter(session.follow())))
+        bench.parked()
+        turn.emit("now")
+        assert told([waiting.result(PATIENCE_S)]) == ["now"]
+        [delta] = seen(store)
+        waiting = in_background(lambda: next(iter(session.follow(delta.cursor))))
+        bench.parked()
+        turn.add("now or never")
+        turn.__exit__(None, None, None)
+        assert told([waiting.result(PATIENCE_S)]) == [("commit", "now or never")]
+
+    def test_bad_values_and_places_are_refused(self, bench: Bench, store: BlockingStore) -> None:
+        turn = emitted(store, begun(store, "hi"), "a")
+        for value in (object(), float("nan"), "x" * VALUE_BYTES, b"bytes"):
+            with refused(bench, holdfast.InvalidRequest):
+                turn.emit(value)
+        for _ in range(TURN_BYTES // (VALUE_BYTES - 2) - 1):
+            turn.emit("x" * (VALUE_BYTES - 2))
+        with pytest.raises(holdfast.InvalidRequest, match="one turn may emit"):
+            turn.emit("x" * (VALUE_BYTES - 2))
+        for after in ("nonsense", -1, 1.5):
+            with refused(bench, holdfast.InvalidRequest):
+                seen(store, after)  # type: ignore[arg-type]
+        with (
+            store.sessions.create("plain").turn("t") as plain,
+            pytest.raises(holdfast.InvalidRequest, match="claim"),
+        ):
+            plain.emit("a")
+
+    def test_a_session_that_does_not_exist_yet_can_be_followed(self, store: BlockingStore) -> None:
+        assert seen(store) == []
+        assert seen(store, 0) == []

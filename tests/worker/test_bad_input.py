@@ -1,0 +1,73 @@
+"""Bad input to a worker: a typed error that names the place, nothing lost, and the work visible with its error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.worker.test_worker import got, put
+
+import holdfast
+from holdfast.worker import Retry, Worker
+
+ONCE = Retry(1)
+
+
+def emits_nan(turn: Any) -> None:
+    turn.emit(float("nan"))
+
+
+def sets_state(turn: Any) -> None:
+    turn.state = object()
+
+
+@pytest.mark.parametrize(
+    ("handler", "place"),
+    [
+        (
+            lambda turn: turn.add("fine", {"at": {1, 2}}),
+            "turn.add[1]: is not a JSON value: value at /at",
+        ),
+        (lambda turn: turn.add("x" * 2**24), "turn.add[0]: is 16777218 bytes long, the limit is 16777216"),
+        (lambda turn: turn.enqueue("text"), "turn.enqueue[0]: must be WorkDraft, not str"),
+        (sets_state, "turn.state: is not a JSON value"),
+        (emits_nan, "turn.emit: is not a JSON value"),
+    ],
+)
+def test_a_turn_that_cannot_be_stored_names_the_call_and_is_a_dead_letter(
+    url: str, store: holdfast.BlockingStore, handler: Callable[[Any], None], place: str
+) -> None:
+    worker = Worker(url)
+    worker.turn(handler, retry=ONCE)
+    [batch_id] = put(store, "hello")
+    worker.run(until_idle=True)
+    batch = got(store, batch_id)
+    assert batch.state == "dead"
+    assert (batch.last_error or "").startswith(f"InvalidRequest: {place}")
+    assert [item.payload for item in batch.items] == ["hello"]
+    assert store.sessions.handle("chat").messages() == []
+
+
+@pytest.mark.parametrize("shape", ["turn", "job", "process"])
+def test_a_handler_that_cannot_take_its_work_is_refused_at_once(url: str, shape: str) -> None:
+    worker = Worker(url)
+    register: Any = {"turn": worker.turn, "job": worker.job("mail"), "process": worker.process("research")}[shape]
+    with pytest.raises(holdfast.InvalidRequest, match="must take one argument") as info:
+        register(lambda: None)
+    assert info.value.field == "handler"
+
+
+def test_a_run_of_a_kind_that_no_worker_knows_waits_and_is_logged(
+    url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(url)
+    worker.turn(lambda turn: None)
+    run = store.processes.start("nobody-knows").process
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        worker.run(until_idle=True)
+    assert "kind 'nobody-knows' has 1 runs that wait and no handler here" in caplog.text
+    waiting = store.processes.get(run.id)
+    assert waiting is not None
+    assert (waiting.status, waiting.attempt) == ("running", 0)
