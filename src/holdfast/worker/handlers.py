@@ -90,6 +90,10 @@ class Handlers:
             found.setdefault(one.lease_ms or lease_ms, []).append(kind)
         return found
 
+    def of_runs(self) -> list[Registered]:
+        """Return all handlers of runs."""
+        return list(self._of_runs.values())
+
     def versions(self, kind: str) -> list[str]:
         """Return the versions of runs of a kind that have a handler, the first for one that takes all."""
         return sorted(version or "1" for of_kind, version in self._of_runs if of_kind == kind)

@@ -26,7 +26,7 @@ from holdfast.worker.handlers import Registered, arguments_of
 from holdfast.worker.journal import CANCEL_REQUESTED, Journal
 from holdfast.worker.keeper import Held
 from holdfast.worker.retries import GiveUp
-from holdfast.worker.run import CHILD_ENDED, STARTED, Run
+from holdfast.worker.run import CHILD_ENDED, IN_MEMORY_MS, STARTED, InThread, Run
 from holdfast.worker.run_errors import Continued, Suspended
 from holdfast.worker.running import Runner, described
 from holdfast.worker.tally import Failure
@@ -40,7 +40,17 @@ OUTSIDE = "external"
 class Runs:
     """Runs of some kinds whose leases are equally long."""
 
-    def __init__(self, runner: Runner, kinds: list[str | tuple[str, str]], lease_ms: int) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        kinds: list[str | tuple[str, str]],
+        lease_ms: int,
+        *,
+        in_memory_ms: int = IN_MEMORY_MS,
+        in_thread: InThread = asyncio.to_thread,
+    ) -> None:
+        self._in_memory_ms = in_memory_ms
+        self._in_thread = in_thread
         self._runner = runner
         self._kinds = kinds
         self._lease_ms = lease_ms
@@ -82,6 +92,7 @@ class Runs:
         runner = self._runner
         journal = Journal(self._store, claim)
         run = Run(claim, self._store, journal, runner.persist)
+        run.in_memory_ms, run.in_thread = self._in_memory_ms, self._in_thread
         handler = runner.handlers.of_run(run.kind, run.version)
         with runner.holding(claim.lease, self._lease_ms, sent_s) as held:
             try:

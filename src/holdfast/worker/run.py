@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn, TypeVar, cast, overload
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast, overload
 
 import msgspec
 
@@ -27,6 +27,8 @@ from holdfast.worker.run_errors import ChildFailed, Continued, Suspended
 from holdfast.worker.steps import Persist, StepCall, Steps, in_step
 
 T = TypeVar("T")
+InThread: TypeAlias = Callable[..., Awaitable[Any]]
+"""Calls a plain function beside the event loop."""
 
 IN_MEMORY_MS = 5_000
 """A wait up to this long keeps the slot of the worker. A longer one suspends the run."""
@@ -57,6 +59,8 @@ class Run:
         self.taken: Counter[str] = Counter()
         """Counts the signals of each name that the handler has taken."""
         self.in_memory_ms = IN_MEMORY_MS
+        self.in_thread: InThread = asyncio.to_thread
+        self.wrap_branch: Callable[[Awaitable[Any]], Awaitable[Any]] = lambda branch: branch
         self.children: list[str] = []
         """Ids of the children that are cancelled with this run."""
 
@@ -127,12 +131,19 @@ class Run:
             began_s = time.monotonic()
             try:
                 with in_step(name):
-                    value = await _called(function, args, named)
+                    value = await self._called(function, args, named)
             except Exception as error:
                 await call.fail(error, began_s, self._store.now_ms)
             else:
                 return await call.record(value, began_s)
         return await call.value()
+
+    async def _called(self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Call the function of a step, a plain one in a thread."""
+        if inspect.iscoroutinefunction(function):
+            return await function(*args, **named)
+        value = await self.in_thread(function, *args, **named)
+        return await value if inspect.isawaitable(value) else value
 
     def key(self, name: str) -> str:
         """Return the idempotency key of a step: the same at each attempt, and unlike that of any other step."""
@@ -156,7 +167,16 @@ class Run:
 
     async def gather(self, *branches: Awaitable[Any]) -> list[Any]:
         """Run branches side by side. If some of them sleep, the run sleeps once no other branch can go on."""
-        results = await asyncio.gather(*(_caught(branch) for branch in branches))
+        gathering = asyncio.gather(*(_caught(self.wrap_branch(branch)) for branch in branches))
+        # A call that ends before its branches reads their errors nowhere else.
+        gathering.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        try:
+            results = await gathering
+        finally:
+            for branch in branches:
+                # Cancelled before it began: Python would warn of it.
+                if inspect.iscoroutine(branch) and inspect.getcoroutinestate(branch) == inspect.CORO_CREATED:
+                    branch.close()
         asleep = [one for one in results if isinstance(one, Suspended)]
         for one in results:
             if isinstance(one, _Failed):
@@ -313,14 +333,6 @@ class Child:
         `ChildFailed` if it has no result.
         """
         return await self._parent.result_of(self.id, declared)
-
-
-async def _called(function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Call the function of a step, a plain one in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **named)
-    value = await asyncio.to_thread(function, *args, **named)
-    return await value if inspect.isawaitable(value) else value
 
 
 class _Failed:

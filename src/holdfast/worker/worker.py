@@ -74,6 +74,11 @@ class Worker:
         kinds = handlers.listed(self._handlers.all_kinds())
         return f"Worker({kinds or 'no handlers'})"
 
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers that were registered, for tools that run them in another way."""
+        return self._handlers
+
     # Handlers.
 
     def turn(

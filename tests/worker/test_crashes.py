@@ -1,0 +1,170 @@
+"""Handlers that are crashed at every point, and bugs of runs that are planted and must be noticed so."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any, cast
+
+import pytest
+
+import holdfast
+from holdfast.testing.crashes import Effects, survives_crashes
+from holdfast.worker import BlockingRun, Retry, Run, Worker
+from holdfast.worker import journal as journals
+from holdfast.worker import processes as settling
+from holdfast.worker import steps as recording
+
+
+class Shop:
+    """An agent that orders: it plans, asks, sleeps, pays with a key of its own and has a child."""
+
+    def __init__(self) -> None:
+        self.effects = Effects()
+        self.worker = Worker("memory:")
+        self.worker.process("order")(self.order)
+        self.worker.process("ship")(self.ship)
+
+    async def order(self, run: Run, amount: int) -> Any:
+        payment = await run.step("payment", lambda: str(uuid.uuid4()))
+        await run.step("reserve", self.effects.record, "reserve", payment)
+        await run.gather(run.step("a", self.look, run.key("a")), run.step("b", self.look_up, run.key("b")))
+        approval = await run.signal("approve")
+        await run.sleep(86_400)
+        await run.step("pay", self.effects.record, "pay", f"order-{amount}")
+        child = await run.start("ship", {"amount": amount})
+        return [approval, await child.result()]
+
+    def look(self, key: str) -> bool:
+        return self.effects.record("look", key) or True
+
+    async def look_up(self, key: str) -> bool:
+        await asyncio.sleep(0)
+        return self.effects.record("look up", key) or True
+
+    def ship(self, run: BlockingRun, amount: int) -> int:
+        run.step("ship", self.effects.record, "ship", run.key("ship"))
+        run.sleep(60)
+        return amount
+
+    def check(self) -> Any:
+        return survives_crashes(self.worker, "order", {"amount": 7}, signals={"approve": "yes"}, effects=self.effects)
+
+
+def test_an_agent_survives_a_crash_at_every_point() -> None:
+    report = Shop().check()
+    assert report.result == ["yes", 7]
+    assert len(report.points) > 40
+    assert any("while suspended at test_crashes.py:" in point and "look_up" in point for point in report.points)
+    assert any(point.startswith("after events.append('run', 'step', 'step:pay')") for point in report.points)
+
+
+def test_an_effect_without_a_key_is_doubled_and_the_point_is_named() -> None:
+    worker, effects = Worker("memory:"), Effects()
+
+    @worker.process("order")
+    async def order(run: Run) -> None:
+        await run.step("charge", effects.record, "charge")
+
+    with pytest.raises(AssertionError) as info:
+        survives_crashes(worker, "order", effects=effects)
+    assert "crash before events.append('run', 'step', 'step:charge'): effect 'charge' was doubled: 2 times" in str(
+        info.value
+    )
+
+
+def test_a_key_that_is_new_at_each_call_is_a_doubled_effect() -> None:
+    worker, effects = Worker("memory:"), Effects()
+
+    @worker.process("order")
+    def order(run: BlockingRun) -> None:
+        run.step("charge", effects.record, "charge", str(uuid.uuid4()))
+
+    with pytest.raises(AssertionError, match="effect 'charge' was doubled: 2 times instead of 1"):
+        survives_crashes(worker, "order", effects=effects)
+
+
+def test_a_run_that_a_crash_ends_is_lost() -> None:
+    worker = Worker("memory:")
+
+    @worker.process("order", retry=Retry(1))
+    async def order(run: Run) -> str:
+        return "done"
+
+    with pytest.raises(AssertionError, match=r"run 'run' ended as .*no worker survived"):
+        survives_crashes(worker, "order")
+
+
+# Planted bugs.
+
+
+def return_before_durable(patch: pytest.MonkeyPatch) -> str:
+    """The result of a step is returned, and recorded with the next one."""
+    late: list[Any] = []
+    record = recording.StepCall.record
+
+    async def record_late(self: recording.StepCall, value: Any, began_s: float) -> Any:
+        if late:
+            call, *rest = late.pop()
+            await record(call, *rest)
+        late.append((self, value, began_s))
+        return value
+
+    patch.setattr(recording.StepCall, "record", record_late)
+    return "without it|doubled|ended as|did not end"
+
+
+def lose_a_signal(patch: pytest.MonkeyPatch) -> str:
+    """A run goes to sleep as if it had read everything that is in its log by now."""
+
+    async def suspend(self: Any, claim: Any, journal: journals.Journal, asleep: Any) -> None:
+        await journal.refresh()
+        await self._store.processes.suspend(
+            claim.lease, seen=journal.seen, due_at_ms=asleep.due_at_ms, wait=asleep.wait
+        )
+
+    patch.setattr(settling.Runs, "_suspend", suspend)
+    return r"signal before .*: run 'run' ended as"
+
+
+def restart_a_sleep(patch: pytest.MonkeyPatch) -> str:
+    """A sleep is not recorded, so that it begins anew with the handler."""
+
+    async def sleep(self: Run, seconds: float) -> None:
+        await self.until(await self.store.now_ms() + int(1000 * seconds))
+
+    patch.setattr(Run, "sleep", sleep)
+    return "a sleep starts anew"
+
+
+def start_a_child_twice(patch: pytest.MonkeyPatch) -> str:
+    """A child has a new id whenever the handler runs."""
+    start: Any = Run.start
+
+    async def start_anew(self: Run, kind: str, args: Any = None, **options: Any) -> Any:
+        return await start(self, kind, args, **{**options, "id": f"child-{uuid.uuid4()}"})
+
+    patch.setattr(Run, "start", start_anew)
+    return "was started in addition|did not end"
+
+
+def go_on_after_a_cancel(patch: pytest.MonkeyPatch) -> str:
+    """A request to cancel is not noticed."""
+    journal: Any = journals.Journal
+    add = journal._add
+
+    def add_others(self: Any, event: holdfast.events.ProcessEvent) -> None:
+        add(self, event)
+        self.cancel = None
+
+    patch.setattr(journals.Journal, "_add", add_others)
+    return r"cancel at wait 1: run 'run' ended as"
+
+
+@pytest.mark.parametrize(
+    "plant", [return_before_durable, lose_a_signal, restart_a_sleep, start_a_child_twice, go_on_after_a_cancel]
+)
+def test_a_planted_bug_is_noticed(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = cast("str", plant(monkeypatch))
+    with pytest.raises(AssertionError, match=says):
+        Shop().check()
