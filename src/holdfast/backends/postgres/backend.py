@@ -318,7 +318,9 @@ class PostgresBackend:
 
     def _reading_executor(self, connections: Connections, options: PostgresOptions) -> Executor:
         lent = isinstance(connections, CallerPool)
-        return Executor(connections, self._texts, options, self._clock, ServerWatch(_nothing), lent=lent)
+        executor = Executor(connections, self._texts, options, self._clock, ServerWatch(_nothing), lent=lent)
+        executor.distribution = self._executor.distribution
+        return executor
 
     def watch(self, topic: str) -> Future[None]:
         """Return a future that is done at the next change of the topic, in any process."""

@@ -273,6 +273,10 @@ ORDER BY enqueue_seq
 -- name: ready_kinds
 SELECT {schema}.ready_kinds_v1($1::bigint[], NULL)
 
+-- name: limited_kinds
+SELECT kind
+FROM {schema}.limits
+
 -- On a cluster, the kinds must be given: a query on a shard calls no function that queries another.
 -- name: offers_ready
 -- part: by_family

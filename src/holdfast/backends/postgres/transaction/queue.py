@@ -97,7 +97,8 @@ class Queue(Leases, Limits):
     async def offers_ready(self, levels: Sequence[int], kinds: Sequence[str] | None, now_ms: int) -> bool:
         wanted = None if kinds is None else list(kinds)
         if wanted is None and self._runner.distribution is Distribution.BY_SCHEMA:
-            [(wanted,)] = await self._values("ready_kinds", list(levels))
+            [(offered,)] = await self._values("ready_kinds", list(levels))
+            wanted = [*offered, *(kind for (kind,) in await self._values("limited_kinds"))]
         [(offers,)] = await self._values("offers_ready", list(levels), wanted, now_ms)
         return bool(offers)
 
