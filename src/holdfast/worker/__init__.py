@@ -9,6 +9,7 @@ from holdfast.worker.worker import Worker
 
 if TYPE_CHECKING:
     from holdfast.worker.blocking_run import BlockingRun
+    from holdfast.worker.facts import RunFacts, run_facts
     from holdfast.worker.journal import JournalUse
     from holdfast.worker.run import Child, Run
     from holdfast.worker.run_errors import ChildFailed, JournalFull, StepConflict, StepFailed
@@ -21,7 +22,9 @@ _OF_RUNS = {
     "JournalUse": "journal",
     "Run": "run",
     "StepConflict": "run_errors",
+    "RunFacts": "facts",
     "StepFailed": "run_errors",
+    "run_facts": "facts",
 }
 """Names that are loaded on first use: the module of runs loads asyncio."""
 
@@ -36,10 +39,12 @@ __all__ = [
     "JournalUse",
     "Retry",
     "Run",
+    "RunFacts",
     "StepConflict",
     "StepFailed",
     "Tally",
     "Worker",
+    "run_facts",
 ]
 
 
