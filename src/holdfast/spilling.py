@@ -8,19 +8,23 @@ import msgspec
 
 from holdfast.errors import UnknownRef
 from holdfast.records.limits import Limits
-from holdfast.records.processes import Completed
+from holdfast.records.processes import Completed, Process
+from holdfast.rules.artifacts import RUN_RESULT as KIND
+from holdfast.rules.artifacts import result_ref
 
 if TYPE_CHECKING:
     from holdfast.store.artifacts import Artifacts
 
-KIND = "run-result"
-"""The kind of these artifacts."""
 
-
-async def spill(artifacts: Artifacts, limits: Limits, value: Any) -> list[str]:
-    """Store a value as artifacts, and return their refs."""
+async def spill(artifacts: Artifacts, limits: Limits, run: Process, value: Any) -> list[str]:
+    """Store a value as artifacts of a run, and return their refs. They are garbage once the run is gone."""
     data, size = msgspec.json.encode(value), limits.artifact_bytes
-    return [await artifacts.put_content(KIND, data[start : start + size]) for start in range(0, len(data), size)]
+    parts = [data[start : start + size] for start in range(0, len(data), size)]
+    return [await _put(artifacts, result_ref(run.id, run.created_at_ms, part, limits), part) for part in parts]
+
+
+async def _put(artifacts: Artifacts, ref: str | None, part: bytes) -> str:
+    return await (artifacts.put_content(KIND, part) if ref is None else artifacts.put(KIND, ref, part))
 
 
 async def spilled_value(artifacts: Artifacts, refs: list[str]) -> Any:

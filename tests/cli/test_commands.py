@@ -671,6 +671,7 @@ def test_housekeeping_reports_what_it_did(on: Any, filled: Any) -> None:
         "deleted_blobs": 0,
         "deleted_bytes": 0,
         "deleted_nodes": 0,
+        "deleted_results": 0,
     }
     assert on("vacuum", "--session", "chat", "--yes", "--json").json == {"removed_nodes": 1}
     assert on("vacuum", "--yes").out == "removed nodes  0\n"

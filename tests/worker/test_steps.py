@@ -273,6 +273,37 @@ def test_a_result_over_the_limit_is_kept_and_its_step_not_repeated(
     assert calls == [1]
 
 
+def test_large_results_go_with_their_run_and_never_before(narrow: tuple[str, holdfast.Limits]) -> None:
+    """A parent that still runs keeps the result of a child that was pruned."""
+
+    async def child(run: Run) -> list[str]:
+        return await run.step("large", lambda: ["x" * 1_000] * 20)
+
+    async def parent(run: Run) -> int:
+        found = await (await run.start("child")).result()
+        await run.signal("go-on")
+        return len(found)
+
+    async def main() -> tuple[Any, ...]:
+        async with holdfast.open(narrow[0], limits=narrow[1]) as store:
+            worker = Worker(store)
+            worker.process("child")(child)
+            worker.process("parent")(parent)
+            run = await store.processes.start("parent", id="r1")
+            await worker.serve(until_idle=True)
+            ended = holdfast.RetentionPolicy(terminal_processes_older_than_ms=0)
+            pruned = await store.maintenance.prune(ended)
+            child_gone = await store.maintenance.collect_garbage()
+            await run.signal("go-on")
+            await worker.serve(until_idle=True)
+            result = await run.result(timeout_ms=WAIT_MS)
+            await store.maintenance.prune(ended)
+            await store.maintenance.collect_garbage()
+            return pruned.processes, child_gone.deleted_results > 0, result, len(await store.artifacts.list())
+
+    assert asyncio.run(main()) == (1, True, 20, 0)
+
+
 def test_a_full_journal_refuses_a_step_before_its_call_and_names_the_way_out(
     url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ from holdfast.operations import attachments, deletion
 from holdfast.operations.pages import may_follow
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import GarbageReport, PruneReport, RetentionPolicy, Stats
+from holdfast.rows import ArtifactHead
+from holdfast.rules import artifacts as artifact_rules
 from holdfast.rules import maintenance as rules
 
 PROOF_PAGE = 500
@@ -52,6 +54,26 @@ async def prove_roots(tx: Transaction, family: int) -> None:
 async def families(tx: Transaction, after: int, limit: int) -> list[int]:
     """Return the next families."""
     return await tx.list_families(after, limit)
+
+
+async def results_without_run(tx: Transaction, after: str, limit: int) -> tuple[list[ArtifactHead], str | None]:
+    """Return the results on one page whose run is gone, and the place of the next page."""
+    kind = artifact_rules.RUN_RESULT
+    heads = [one for one in await tx.list_artifacts(after=(kind, after), limit=limit) if one.kind == kind]
+    named = {head.ref: artifact_rules.run_of_result(head.ref) for head in heads}
+    gone: dict[tuple[str, int], bool] = {}
+    for run in named.values():
+        if run is not None and run not in gone:
+            row = await tx.find_process(run[0])
+            gone[run] = row is None or row.created_at_ms != run[1]
+    found = [head for head in heads if (run := named[head.ref]) is not None and gone[run]]
+    return found, heads[-1].ref if len(heads) == limit else None
+
+
+async def drop_results(tx: Transaction, heads: list[ArtifactHead]) -> tuple[int, int]:
+    """Delete results of runs. Return how many there were, and their bytes."""
+    dropped = [head for head in heads if await tx.drop_artifact(head.kind, head.ref)]
+    return len(dropped), sum(head.size for head in dropped)
 
 
 async def prune_revisions(tx: Transaction, family: int, keep: int, *, limit: int, dry_run: bool) -> tuple[int, bool]:

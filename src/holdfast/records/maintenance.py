@@ -35,6 +35,8 @@ class GarbageReport(Record, frozen=True):
     deleted_blobs: int
     deleted_bytes: int
     deleted_nodes: int = 0
+    deleted_results: int = 0
+    """Artifacts of the kind `run-result` whose run is gone. Their bytes are counted in `deleted_bytes`."""
 
 
 class Stats(Record, frozen=True):

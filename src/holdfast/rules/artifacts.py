@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+import re
+from typing import Final, cast
 
 from holdfast import codec
 from holdfast.errors import InvalidRequest
@@ -11,6 +12,9 @@ from holdfast.records.limits import Limits
 from holdfast.rows import ArtifactHead, ArtifactRow
 from holdfast.rules import checks
 
+RUN_RESULT: Final = "run-result"
+"""The kind of artifacts that hold a result of a run that is too large for an event."""
+_RESULT_REF = re.compile(r"([0-9]+)/(.+)/[0-9a-f]{32}", re.DOTALL)
 LONGEST_PROBLEM = 1_000
 """The most characters of a check's problem that an error repeats: an exception may quote the whole artifact."""
 
@@ -23,6 +27,18 @@ def content_ref(kind: str, data: bytes) -> str:
 def minted_ref(kind: str, hash: str) -> str:
     """Return the ref of content with this hash."""
     return f"{kind}:sha256:{hash}"
+
+
+def result_ref(process_id: str, created_at_ms: int, data: bytes, limits: Limits) -> str | None:
+    """Return the ref of a run's result, which names the run and its start; None if the id is too long for that."""
+    ref = f"{created_at_ms}/{process_id}/{codec.digest(data)[:32]}"
+    return ref if len(ref.encode()) <= limits.id_bytes else None
+
+
+def run_of_result(ref: str) -> tuple[str, int] | None:
+    """Return id and start of the run that a ref names, None if it names none."""
+    named = _RESULT_REF.fullmatch(ref)
+    return None if named is None else (named[2], int(named[1]))
 
 
 def check_artifact(kind: object, ref: object | None, data: object, limits: Limits) -> tuple[str, str, bytes]:

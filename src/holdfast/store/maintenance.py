@@ -118,7 +118,7 @@ class Maintenance:
             after = page[-1]
 
     async def collect_garbage(self, *, progress: Callable[[Progress], None] | None = None) -> GarbageReport:
-        """Delete blobs and nodes that no head, retained revision, frame or fork reaches.
+        """Delete blobs and nodes that no head, retained revision, frame or fork reaches, and results of pruned runs.
 
         A family whose revisions are lost is left alone; `Corrupt` names it once the others are done. `progress` is
         called with the families that are done, as in `verify`.
@@ -139,6 +139,7 @@ class Maintenance:
                 log_event("maintenance", WARNING, "family %(family)s is damaged and left alone", family=family)
                 damage = damage or error
             steps.took(1)
+        total = await self._collect_results(total)
         steps.finished()
         if damage is not None:
             raise damage
@@ -157,10 +158,26 @@ class Maintenance:
                 deleted_blobs=total.deleted_blobs + step.deleted_blobs,
                 deleted_bytes=total.deleted_bytes + step.deleted_bytes,
                 deleted_nodes=total.deleted_nodes + step.deleted_nodes,
+                deleted_results=total.deleted_results,
             )
             first = False
             message = "collected in family %(family)s: %(blobs)s blobs, %(nodes)s nodes"
             log_event("maintenance", DEBUG, message, family=family, blobs=step.deleted_blobs, nodes=step.deleted_nodes)
+        return total
+
+    async def _collect_results(self, total: GarbageReport) -> GarbageReport:
+        """Delete the large results of runs that were pruned. A run that is gone never comes back under its start."""
+        backend = self._context.backend
+        after: str | None = ""
+        while after is not None:
+            found, after = await backend.read(partial(operations.results_without_run, after=after, limit=BATCH))
+            if not found:
+                continue
+            count, size = await backend.write(partial(operations.drop_results, heads=found))
+            log_event("maintenance", DEBUG, "collected %(results)s results of runs", results=count)
+            total = msgspec.structs.replace(
+                total, deleted_bytes=total.deleted_bytes + size, deleted_results=total.deleted_results + count
+            )
         return total
 
     async def prune(

@@ -51,6 +51,7 @@ class Journal:
     def __init__(self, store: holdfast.Store, claim: holdfast.processes.RunClaim) -> None:
         self._store = store
         self._lease = claim.lease
+        self._process = claim.process
         self._process_id = claim.process.id
         self._count = claim.process.event_count
         self._ahead: set[int] = set()
@@ -121,9 +122,8 @@ class Journal:
             if error.limit != self._store.limits.document_bytes or "value" not in facts:
                 raise
             value = payload.pop("value")
-            receipt = await self._append(
-                name, {**payload, "spilled": await spill(self._store.artifacts, self._store.limits, value)}
-            )
+            refs = await spill(self._store.artifacts, self._store.limits, self._process, value)
+            receipt = await self._append(name, {**payload, "spilled": refs})
         self._add(receipt.event)
         return cast("dict[str, Any]", receipt.event.payload)
 

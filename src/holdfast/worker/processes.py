@@ -214,7 +214,7 @@ class Runs:
                 or error.limit != self._store.limits.document_bytes
             ):
                 raise
-            refs = await spill(self._store.artifacts, self._store.limits, outcome.value)
+            refs = await spill(self._store.artifacts, self._store.limits, run.claim.process, outcome.value)
             await self._complete(run, holdfast.processes.Completed(control={"spilled": refs}))
 
     async def _complete(self, run: Run, outcome: holdfast.processes.ProcessOutcome) -> None:

@@ -287,13 +287,18 @@ class Run:
             if outcome is None:
                 self.steps.asked.discard(place)
                 raise Suspended(await self._store.now_ms() + LOOK_AT_CHILD_MS, self._wait(CHILD_ENDED))
+            if isinstance(outcome, holdfast.processes.Completed):
+                # The whole value: the journal of this run must not depend on artifacts of the child, which may be
+                # pruned first.
+                ended = outcome
+                result = await self._persist("a result is not read", lambda: value_of(self._store.artifacts, ended))
+                outcome = holdfast.processes.Completed(result)
             found = await self.steps.record(place, {"value": msgspec.to_builtins(outcome)})
         value = await self._persist("a result is not read", lambda: self._journal.value_of(found))
         outcome = msgspec.convert(value, holdfast.processes.ProcessOutcome)
         if not isinstance(outcome, holdfast.processes.Completed):
             raise ChildFailed(child_id, outcome)
-        result = await self._persist("a result is not read", lambda: value_of(self._store.artifacts, outcome))
-        return result if declared is None else typed_values.decoded(result, declared)
+        return outcome.value if declared is None else typed_values.decoded(outcome.value, declared)
 
     async def _outcome_of(self, child_id: str) -> holdfast.processes.ProcessOutcome | None:
         """Return the outcome of a run or of the one that it continued as, None if that has not ended."""

@@ -8,6 +8,9 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.maintenance import GarbageReport
+from holdfast.processes import Completed
+from holdfast.rules.artifacts import result_ref
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 
@@ -195,7 +198,7 @@ class ArtifactContract(Contract):
         assert found is not None
         assert found.data in [bytes([index]) * 1_000 for index in range(4)]
 
-    def test_housekeeping_never_touches_artifacts(self, store: BlockingStore, clock: ManualClock) -> None:
+    def test_housekeeping_never_touches_artifacts_of_a_runtime(self, store: BlockingStore, clock: ManualClock) -> None:
         store.artifacts.put("module", "main", b"code" * 1_000)
         session = store.sessions.create("chat")
         session.commit(holdfast.Commit(config={"module": "main"}))
@@ -216,3 +219,35 @@ class ArtifactContract(Contract):
         assert found.data == b"code" * 1_000
         report = store.maintenance.verify()
         assert (report.checked_artifacts, report.findings) == (1, ())
+
+    def test_the_results_of_a_run_are_garbage_once_the_run_is_gone(self, bench: Bench, clock: ManualClock) -> None:
+        store = bench.open(limits=holdfast.Limits(artifact_bytes=4_000))
+        ended = holdfast.RetentionPolicy(terminal_processes_older_than_ms=0)
+
+        def put(run_id: str) -> list[str]:
+            process = store.processes.get(run_id)
+            assert process is not None
+            refs: list[str] = []
+            for part in (b"a" * 4_000, b"b"):
+                ref = result_ref(run_id, process.created_at_ms, part, store.limits)
+                assert ref is not None
+                refs.append(store.artifacts.put("run-result", ref, part))
+            return refs
+
+        store.artifacts.put("run-result", "of-a-user", b"not ours")
+        store.artifacts.put("zoo", f"{clock.now_ms()}/gone/{'0' * 32}", b"another kind")
+        for run_id in ("goes/on", "ends"):
+            store.processes.start("research", id=run_id)
+            put(run_id)
+        assert len(store.artifacts.list()) == 6
+        store.processes.complete("ends", Completed())
+        assert store.maintenance.collect_garbage() == GarbageReport(0, 0, 0, 0), "the run can still be asked"
+        clock.advance(1)
+        assert store.maintenance.prune(ended).processes == 1
+        store.processes.start("research", id="ends")
+        kept = put("ends")
+        assert store.maintenance.collect_garbage() == GarbageReport(0, 0, 0, 4_001, 0, 2)
+        assert store.maintenance.collect_garbage() == GarbageReport(0, 0, 0, 0)
+        left = [one.ref for one in store.artifacts.list()]
+        assert len(left) == 6
+        assert set(kept) <= set(left), "those of the later run of that name"
