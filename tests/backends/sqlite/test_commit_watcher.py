@@ -211,19 +211,88 @@ def test_looks_come_quickly_after_news_and_ever_more_slowly_without(tmp_path: Pa
     log.touch()
     news = commit_watcher.wake_source(str(log))
     news.close()
-    pauses_s = [news.next_pause_s(0.1, news=True)]
+    pauses_s = [news.next_pause_s(0.1, news=True, found=False)]
     while pauses_s[-1] < 0.1:
-        pauses_s.append(news.next_pause_s(pauses_s[-1], news=False))
+        pauses_s.append(news.next_pause_s(pauses_s[-1], news=False, found=False))
     assert pauses_s[0] == 0.0005
     assert all(later <= 1.5 * earlier for earlier, later in itertools.pairwise(pauses_s))
     assert len(pauses_s) == 15
-    assert news.next_pause_s(0.1, news=False) == 0.1
+    assert news.next_pause_s(0.1, news=False, found=False) == 0.1
+
+
+@pytest.fixture
+def log_watch(tmp_path: Path) -> Iterator[commit_watcher.FileWatch]:
+    (tmp_path / "log").touch()
+    news = commit_watcher.FileWatch(str(tmp_path / "log"))
+    yield news
+    news.close()
+
+
+@on_linux
+def test_a_commit_that_was_announced_ends_the_quick_looks_and_makes_idle_ones_rarer(log_watch: Any) -> None:
+    for idle_s in (0.2, 0.4, 0.8, 1.0, 1.0):
+        assert log_watch.next_pause_s(idle_s, news=True, found=False) == 0.0005
+        assert log_watch.next_pause_s(0.0005, news=False, found=False) == 0.00075
+        assert log_watch.next_pause_s(0.00075, news=False, found=True) == idle_s
+        assert log_watch.next_pause_s(idle_s, news=False, found=False) == idle_s
+
+
+@on_linux
+def test_events_right_before_a_commit_is_found_may_be_of_the_next_one(log_watch: Any) -> None:
+    assert log_watch.next_pause_s(0.1, news=True, found=False) == 0.0005
+    assert log_watch.next_pause_s(0.0005, news=False, found=True) == 0.00075
+    assert log_watch.next_pause_s(0.00075, news=False, found=True) == 0.4
+
+
+@on_linux
+def test_a_commit_without_an_event_makes_the_looks_frequent_for_good(log_watch: Any) -> None:
+    for _ in range(3):
+        log_watch.next_pause_s(0.1, news=True, found=False)
+        log_watch.next_pause_s(0.0005, news=False, found=False)
+        log_watch.next_pause_s(0.0005, news=False, found=True)
+    assert log_watch.next_pause_s(0.8, news=False, found=True) == 0.1
+    # An event that comes only after the commit was found announces it, too: it was on its way.
+    assert log_watch.next_pause_s(0.1, news=True, found=True) == 0.0005
+    log_watch.next_pause_s(0.0005, news=False, found=False)
+    assert log_watch.next_pause_s(0.0005, news=False, found=True) == 0.1
+
+
+@on_linux
+def test_an_idle_waiter_looks_a_few_times_for_each_commit_and_once_a_second_otherwise(
+    store: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses_s: list[float | None] = []
+    is_idle = threading.Event()
+
+    class Counting(commit_watcher.FileWatch):
+        def wait(self, timeout_s: float | None) -> bool:
+            pauses_s.append(timeout_s)
+            if timeout_s == commit_watcher.LONGEST_LOOK_S:
+                is_idle.set()
+            return super().wait(timeout_s)
+
+    monkeypatch.setattr(commit_watcher, "wake_source", Counting)
+    with other_process(path) as other:
+        while not is_idle.is_set():
+            change = store.backend.watch("topic")
+            other.commit()
+            assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
+        for _ in range(3):
+            change = store.backend.watch("topic")
+            del pauses_s[:]
+            is_idle.clear()
+            other.commit()
+            assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
+            unused = store.backend.watch("another")
+            assert is_idle.wait(60)
+            assert len(pauses_s) <= 25
+            unused.cancel()
 
 
 def test_a_file_that_cannot_be_watched_is_looked_at_steadily(tmp_path: Path) -> None:
     news = commit_watcher.wake_source(str(tmp_path / "missing"))
     assert isinstance(news, commit_watcher.FixedInterval)
-    assert [news.next_pause_s(pause_s, news=False) for pause_s in (0.0005, 0.1)] == [0.003, 0.003]
+    assert [news.next_pause_s(pause_s, news=False, found=False) for pause_s in (0.0005, 0.1)] == [0.003, 0.003]
 
 
 def test_a_store_in_memory_never_looks_around(open_store: Any) -> None:

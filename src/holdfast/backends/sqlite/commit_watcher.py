@@ -2,8 +2,9 @@
 
 Only `PRAGMA data_version` decides if another connection committed. On Linux, inotify reports writes to the write-ahead
 log: a commit is written first, then synced, and only then visible, so that a poll right after the write is too early.
-After such an event, polls begin quickly and slow down to a safety interval, for file systems that report nothing.
-Elsewhere, the poll interval is constant.
+After such an event, polls begin quickly and slow down, until the commit is seen. Without events, polls go on at a safety
+interval, for file systems that report nothing. It grows while events announce each commit, and is short for good once a
+commit came without one. Elsewhere, the poll interval is constant.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ COARSE_S: Final = 0.004
 SAFETY_LOOK_S: Final = 0.1
 """Poll interval without events, in case the file system reports none."""
 
+LONGEST_LOOK_S: Final = 1.0
+"""Longest poll interval without events. Each commit that an event announced doubles the interval up to this."""
+
 STEADY_LOOK_S: Final = 0.003
 """Poll interval where there is no inotify. A poll, including the wake-up, takes some 50 microseconds."""
 
@@ -47,8 +51,8 @@ class WakeSource(Protocol):
         """Sleep. Return whether an event came before the timeout; without a timeout, only a nudge ends the sleep."""
         ...
 
-    def next_pause_s(self, pause_s: float, *, news: bool) -> float:
-        """Return the next pause."""
+    def next_pause_s(self, pause_s: float, *, news: bool, found: bool) -> float:
+        """Return the next pause, after a poll that may have found a commit, and a wait that may have ended early."""
         ...
 
     def nudge(self) -> None:
@@ -72,7 +76,7 @@ class FixedInterval:
         self._nudged.clear()
         return nudged
 
-    def next_pause_s(self, pause_s: float, *, news: bool) -> float:
+    def next_pause_s(self, pause_s: float, *, news: bool, found: bool) -> float:  # noqa: ARG002 - the protocol
         """Return a constant pause."""
         return STEADY_LOOK_S
 
@@ -102,6 +106,12 @@ class FileWatch:
         except OSError:
             os.close(self._events)
             raise
+        self._safety_s = SAFETY_LOOK_S
+        self._longest_s = LONGEST_LOOK_S
+        self._was_news = True
+        """True if an event came in the wait before the last poll."""
+        self._is_announced = True
+        """True if an event came since the last commit that was found. Nothing is known before the first wait."""
         self._either, self._nudges_only = select.poll(), select.poll()
         for descriptor in (self._events, self._nudges):
             self._either.register(descriptor, select.POLLIN)
@@ -113,6 +123,9 @@ class FileWatch:
             # poll() rounds up to whole milliseconds, which would double the first pauses after an event.
             time.sleep(timeout_s)
             timeout_s = 0.0
+        if timeout_s is None:
+            # Commits that are made meanwhile are found before their events are read.
+            self._was_news = self._is_announced = True
         ready = self._nudges_only.poll() if timeout_s is None else self._either.poll(timeout_s * 1000)
         for descriptor, _ in ready:
             with suppress(BlockingIOError):
@@ -120,9 +133,21 @@ class FileWatch:
                     pass  # the content does not matter: something was written
         return bool(ready)
 
-    def next_pause_s(self, pause_s: float, *, news: bool) -> float:
-        """Return a short pause after an event, then longer and longer ones."""
-        return FIRST_LOOK_S if news else min(pause_s * SLOWER_BY, SAFETY_LOOK_S)
+    def next_pause_s(self, pause_s: float, *, news: bool, found: bool) -> float:
+        """Return a short pause after an event, then longer and longer ones, and a long one once the commit is found."""
+        was_news, self._was_news = self._was_news, news
+        self._is_announced = self._is_announced or news
+        if found:
+            if not self._is_announced:
+                self._longest_s = SAFETY_LOOK_S
+            self._safety_s = min(self._safety_s * 2, self._longest_s)
+        if news:
+            return FIRST_LOOK_S
+        if found and not was_news:
+            # The events before the poll were of this commit: the next writer begins only after it is visible.
+            self._is_announced = False
+            return self._safety_s
+        return min(pause_s * SLOWER_BY, self._safety_s)
 
     def nudge(self) -> None:
         """End the sleep. A full pipe has ended it already."""
@@ -146,7 +171,7 @@ def wake_source(log_path: str) -> WakeSource:
 class CommitWatcher:
     """A thread that polls while there are watches, and sleeps otherwise."""
 
-    def __init__(self, log_path: str, signals: Signals, look: Callable[[], None]) -> None:
+    def __init__(self, log_path: str, signals: Signals, look: Callable[[], bool]) -> None:
         self._log_path = log_path
         self._signals = signals
         self._look = look
@@ -199,8 +224,8 @@ class CommitWatcher:
                 news.wait(None)
             self._asleep = False
             while self._signals.watched and not self._closed:
-                self._look()
-                pause_s = news.next_pause_s(pause_s, news=news.wait(pause_s))
+                found = self._look()
+                pause_s = news.next_pause_s(pause_s, news=news.wait(pause_s), found=found)
         with self._lock:
             self._wake_sources.remove(news)
             news.close()

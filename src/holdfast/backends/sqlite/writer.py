@@ -196,24 +196,26 @@ class Writer:
                 self._jobs.put(None)
                 return
 
-    def _look_around(self) -> None:
+    def _look_around(self) -> bool:
         self._this_thread.is_inside = True
         try:
             with self._connection_free:
-                self._look()
+                return self._look()
         finally:
             self._this_thread.is_inside = False
 
-    def _look(self) -> None:
-        """Wake all waiters if another process committed: its changes are not known."""
+    def _look(self) -> bool:
+        """Wake all waiters if another process committed: its changes are not known. Return whether one did."""
         try:
             version = self._runner.data_version()
         except HoldfastError:
             # Another process has locked the file so that it cannot be read. The next poll will tell.
-            return
-        if version != self._seen_version:
-            self._seen_version = version
-            self._signals.publish_all()
+            return False
+        if version == self._seen_version:
+            return False
+        self._seen_version = version
+        self._signals.publish_all()
+        return True
 
     def _run_group(self, first: Job, *, most: int) -> None:
         # The first is a member from the beginning, so that every failure reaches a caller.
