@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeVar, cast
@@ -42,6 +42,9 @@ class _Gate(_LockOwnedByThread):  # type: ignore[misc]  # a class of the interpr
 
 class Change(Future[T]):
     """A future that stays usable for other waiters when one of them is interrupted."""
+
+    concerns: Callable[[Any], Awaitable[bool]] | None = None
+    """An operation that only reads. It tells if a change of unknown topic concerns the waiter, who sleeps on if not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,6 +98,9 @@ class Signals:
         """Wake all watchers of these topics."""
         with self._lock:
             changes = [(topic, change) for topic in set(topics) for change in self._watchers.get(topic, ())]
+        self._wake(changes)
+
+    def _wake(self, changes: Iterable[tuple[str, Future[None]]]) -> None:
         # One publisher at a time, so that each watcher is woken once. A watcher stays registered until then: if this
         # thread is interrupted, the next publisher wakes the rest.
         with self._waking:
@@ -105,11 +111,11 @@ class Signals:
                 # Again, for a watcher that was interrupted while it was cancelled.
                 self._forget(topic, change)
 
-    def publish_all(self) -> None:
-        """Wake all watchers, after a change of unknown topic."""
+    def publish_all(self, is_concerned: Callable[[Future[None]], bool] | None = None) -> None:
+        """Wake all watchers, after a change of unknown topic, or those that are concerned."""
         with self._lock:
-            topics = list(self._watchers)
-        self.publish(topics)
+            changes = [(topic, change) for topic, watchers in self._watchers.items() for change in watchers]
+        self._wake(changes if is_concerned is None else [one for one in changes if is_concerned(one[1])])
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
         """Fail all watchers, each with an error of its own: no more changes will come."""

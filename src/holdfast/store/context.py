@@ -18,13 +18,14 @@ from holdfast.log import WARNING, log_event
 from holdfast.nesting import innermost_call
 from holdfast.operations.attachments import Deletion, end_deletion, outside, read_outside, reserve_deletion, space_of
 from holdfast.operations.key_frames import KeyFrames
-from holdfast.ports import AttachmentBytes, Backend
+from holdfast.ports import AttachmentBytes, Backend, Operation, Transaction
 from holdfast.records.artifacts import ArtifactCheck
 from holdfast.records.common import Token
 from holdfast.records.limits import SMALLEST_INTEGER, Limits
 from holdfast.rows import AttachmentRow, ObjectRow
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import checks
+from holdfast.signals import Change
 from holdfast.store.binding import Binding, ForgetfulBinding
 from holdfast.store.instrumentation import Observing, observed_class
 
@@ -178,12 +179,15 @@ class Context(msgspec.Struct, frozen=True):
         look: Callable[[], Awaitable[tuple[T | None, int | None]]],
         timeout_ms: object,
         what: str,
+        *,
+        offered: Operation[tuple[bool, int | None]] | None = None,
     ) -> T:
         """Call `look`, and again at every change of the topic, until it returns a value other than None.
 
         `look` returns the value, and in how many milliseconds time alone may change it. The watch begins before the
         look, so that no change between the two is lost. An outage of the database does not end the wait: its
-        `Unavailable` is raised only if the database is still away when the time is up.
+        `Unavailable` is raised only if the database is still away when the time is up. After a change of unknown
+        topic, a backend may run `offered` first, which only reads: if it finds nothing, `look` would not, either.
         """
         allowed_ms = checks.timeout("timeout_ms", timeout_ms)
         deadline = time.monotonic() + allowed_ms / 1000
@@ -201,8 +205,16 @@ class Context(msgspec.Struct, frozen=True):
                     return seen
                 left_ms = max(0, math.ceil((deadline - time.monotonic()) * 1000))
                 pause_ms = left_ms if due_in_ms is None else min(left_ms, max(1, due_in_ms))
+                if offered is not None and away is None and isinstance(change, Change):
+                    change.concerns = partial(_concerns, offered, time.monotonic() + pause_ms / 1000)
                 changed = await self.backend.pause(change, pause_ms)
                 if time.monotonic() >= deadline and (away is not None or not changed):
                     raise away or WaitTimeout(what, allowed_ms)
             finally:
                 change.cancel()
+
+
+async def _concerns(offered: Operation[tuple[bool, int | None]], ends_s: float, tx: Transaction) -> bool:
+    """Return whether there is something now, or will be before the pause ends by itself."""
+    found, due_in_ms = await offered(tx)
+    return found or (due_in_ms is not None and time.monotonic() + due_in_ms / 1000 < ends_s)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from holdfast.errors import Corrupt
 from holdfast.operations import pool_queue, ready, settlement
 from holdfast.operations.pool_queue import NextRequest
+from holdfast.ports import Transaction
 from holdfast.records.common import Page
 from holdfast.records.queue import WorkBatch, WorkClaim, WorkCompletion, WorkReceipt
 from holdfast.rules import checks, claims
@@ -83,13 +84,17 @@ class PoolQueue(KindLimits):
         """
         request = self._next_request("-", kinds, CLAIM_TTL_MS, 1, exclusive=exclusive)
 
+        async def offered(tx: Transaction) -> tuple[bool, int | None]:
+            return await pool_queue.is_offered(tx, request)
+
         async def look() -> tuple[bool | None, int | None]:
-            found, due_in_ms = await self._context.backend.read(lambda tx: pool_queue.is_offered(tx, request))
+            found, due_in_ms = await self._context.backend.read(offered)
             if found:
                 found, due_in_ms = await self._context.backend.write(lambda tx: pool_queue.is_claimable(tx, request))
             return (True if found else None), due_in_ms
 
-        await self._context.wait_until(ready.ANY_QUEUE, look, timeout_ms, "claimable work in any session")
+        what = "claimable work in any session"
+        await self._context.wait_until(ready.ANY_QUEUE, look, timeout_ms, what, offered=offered)
 
     async def complete(self, claim: WorkClaim | WorkCompletion) -> WorkReceipt:
         """Settle a claim without a turn: `ClaimLost` once it expired or was taken over. Idempotent.

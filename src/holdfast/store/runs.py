@@ -13,6 +13,7 @@ from holdfast.operations import processes as operations
 from holdfast.operations import runs
 from holdfast.operations.runs import NextRequest
 from holdfast.operations.topics import ANY_RUN
+from holdfast.ports import Transaction
 from holdfast.records.common import Document, Scope
 from holdfast.records.leases import Lease
 from holdfast.records.processes import Process, Provenance, Recovery, Run, RunClaim, SignalWait
@@ -142,13 +143,16 @@ class RunProcesses:
         """
         request = self._next_request("-", kinds, CLAIM_TTL_MS)
 
+        async def offered(tx: Transaction) -> tuple[bool, int | None]:
+            return await runs.is_offered(tx, request)
+
         async def look() -> tuple[bool | None, int | None]:
-            found, due_in_ms = await self._context.backend.read(lambda tx: runs.is_offered(tx, request))
+            found, due_in_ms = await self._context.backend.read(offered)
             if found:
                 found, due_in_ms = await self._context.backend.write(lambda tx: runs.is_claimable(tx, request))
             return (True if found else None), due_in_ms
 
-        await self._context.wait_until(ANY_RUN, look, timeout_ms, "a claimable run")
+        await self._context.wait_until(ANY_RUN, look, timeout_ms, "a claimable run", offered=offered)
 
     async def suspend(
         self, lease: Lease, *, seen: int, due_at_ms: int | None = None, wait: SignalWait | None = None

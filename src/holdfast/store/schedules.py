@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.operations import schedules as operations
+from holdfast.ports import Transaction
 from holdfast.records.common import Page
 from holdfast.records.processes import Run
 from holdfast.records.queue import WorkDraft
@@ -135,11 +136,15 @@ class Schedules:
         holdfast.errors.WaitTimeout: timed out after 0 ms waiting for a schedule that is due: wait again, or give up
         """
 
-        async def look() -> tuple[bool | None, int | None]:
-            due_in_ms = await self._context.backend.read(operations.next_due_in)
-            return (True if due_in_ms is not None and due_in_ms <= 0 else None), due_in_ms
+        async def offered(tx: Transaction) -> tuple[bool, int | None]:
+            due_in_ms = await operations.next_due_in(tx)
+            return due_in_ms is not None and due_in_ms <= 0, due_in_ms
 
-        await self._context.wait_until(operations.TOPIC, look, timeout_ms, "a schedule that is due")
+        async def look() -> tuple[bool | None, int | None]:
+            found, due_in_ms = await self._context.backend.read(offered)
+            return (True if found else None), due_in_ms
+
+        await self._context.wait_until(operations.TOPIC, look, timeout_ms, "a schedule that is due", offered=offered)
 
     async def restore(self, schedule: Schedule) -> RestoreReceipt:
         """Declare a schedule of another store as it stands there. Ticks that it has seen do not fire here.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.operations import restoring
 from holdfast.operations import triggers as operations
+from holdfast.ports import Transaction
 from holdfast.records.common import Document, Page
 from holdfast.records.limits import LARGEST_INTEGER
 from holdfast.records.processes import Host, Originator
@@ -215,10 +216,14 @@ class Triggers:
         >>> store.triggers.wait_undelivered(timeout_ms=1000)
         """
 
-        async def look() -> tuple[bool | None, int | None]:
-            return (True if await self._context.backend.read(operations.has_undelivered_run) else None), None
+        async def offered(tx: Transaction) -> tuple[bool, int | None]:
+            return await operations.has_undelivered_run(tx), None
 
-        await self._context.wait_until(operations.NEW_RUNS, look, timeout_ms, "an undelivered run")
+        async def look() -> tuple[bool | None, int | None]:
+            found, _ = await self._context.backend.read(offered)
+            return (True if found else None), None
+
+        await self._context.wait_until(operations.NEW_RUNS, look, timeout_ms, "an undelivered run", offered=offered)
 
     async def occurrences(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[Occurrence]:
         """Return one page of occurrences by id, which is not an order in time.

@@ -2,9 +2,9 @@
 
 Only `PRAGMA data_version` decides if another connection committed. On Linux, inotify reports writes to the write-ahead
 log: a commit is written first, then synced, and only then visible, so that a poll right after the write is too early.
-After such an event, polls begin quickly and slow down, until the commit is seen. Without events, polls go on at a safety
-interval, for file systems that report nothing. It grows while events announce each commit, and is short for good once a
-commit came without one. Elsewhere, the poll interval is constant.
+After such an event, polls begin quickly and slow down, until the commit is seen. Without events, a safety interval is
+for file systems that report nothing. It grows while events announce each commit, and is short for good once a commit
+came without one. Elsewhere, the poll interval is constant.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class FixedInterval:
         self._nudged.clear()
         return nudged
 
-    def next_pause_s(self, pause_s: float, *, news: bool, found: bool) -> float:  # noqa: ARG002 - the protocol
+    def next_pause_s(self, pause_s: float, *, news: bool, found: bool) -> float:
         """Return a constant pause."""
         return STEADY_LOOK_S
 

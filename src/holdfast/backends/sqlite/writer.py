@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -200,12 +202,12 @@ class Writer:
         self._this_thread.is_inside = True
         try:
             with self._connection_free:
-                return self._look()
+                return self._look(self._is_concerned)
         finally:
             self._this_thread.is_inside = False
 
-    def _look(self) -> bool:
-        """Wake all waiters if another process committed: its changes are not known. Return whether one did."""
+    def _look(self, is_concerned: Callable[[Future[None]], bool] | None = None) -> bool:
+        """Wake waiters if another process committed: its topics are not known. Return whether one did."""
         try:
             version = self._runner.data_version()
         except HoldfastError:
@@ -214,8 +216,23 @@ class Writer:
         if version == self._seen_version:
             return False
         self._seen_version = version
-        self._signals.publish_all()
+        self._signals.publish_all(is_concerned)
         return True
+
+    def _is_concerned(self, change: Future[None]) -> bool:
+        """Ask a waiter if a commit concerns it, here and not in its own thread. One that cannot tell is concerned."""
+        runner = self._runner
+        ask = getattr(change, "concerns", None)
+        if ask is None or self._cache_unsure or runner.connection.in_transaction:
+            return True
+        try:
+            runner.control("begin_read")
+            try:
+                return bool(run_made(ask, SqliteTransaction(runner, read_clock(self._clock))))
+            finally:
+                runner.control("rollback")
+        except Exception:  # the waiter's own look reports it
+            return True
 
     def _run_group(self, first: Job, *, most: int) -> None:
         # The first is a member from the beginning, so that every failure reaches a caller.
