@@ -68,7 +68,7 @@ TOPICS = (
         (("worker", holdfast.Worker), ("run", worker.Run), ("store.workers", facets.Workers)),
         (
             *("worker.worker", "worker.retries", "worker.jobs", "worker.run", "worker.blocking_run", "worker.tally"),
-            *("worker.run_errors", "worker.journal", "worker.facts"),
+            *("worker.run_errors", "worker.journal", "worker.facts", "worker.replaying"),
             "records.workers",
         ),
     ),

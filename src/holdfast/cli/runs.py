@@ -1,10 +1,10 @@
-"""The command that shows a run: its wait, its steps, its worker and its children."""
+"""The commands that show a run, and run a recorded one again without effects."""
 
 from __future__ import annotations
 
 from holdfast.cli.commands import Command, argument
 from holdfast.cli.running import Call
-from holdfast.cli.terminal import gist, moment
+from holdfast.cli.terminal import gist, moment, shown
 
 
 def show(call: Call) -> int:
@@ -45,6 +45,35 @@ def show(call: Call) -> int:
     return 0
 
 
+def replay(call: Call) -> int:
+    """Run a recorded run again without effects, and say where the code differs."""
+    import msgspec
+
+    from holdfast.cli.worker import shown_warnings, worker_at
+    from holdfast.worker.replaying import replay as replayed
+
+    worker = worker_at(call.options.app)
+    with call.store() as store, shown_warnings(call.terminal):
+        found = replayed(store, worker, call.options.run)
+    if call.options.json:
+        call.terminal.json({"ok": found.ok, **msgspec.structs.asdict(found)})
+        return 0 if found.ok else 1
+    call.terminal.fields(
+        [
+            ("run", found.run_id),
+            ("handler", found.handler),
+            ("recorded steps found", found.steps),
+            ("stopped at", found.stopped_at),
+        ]
+    )
+    for one in found.differences:
+        place = "" if one.step is None else f" {shown(one.step)}"
+        call.terminal.line((one.kind, "red"), f"{place}: {shown(one.problem)}")
+    if found.ok:
+        call.terminal.line(("ok", "green"))
+    return 0 if found.ok else 1
+
+
 COMMANDS = (
     Command(
         "runs show",
@@ -55,5 +84,19 @@ COMMANDS = (
         "An object: `process` (a `Process`), `wait` (`kind`, `name`, `until_ms`, or null), `steps` (`name`, `state`,\n"
         "`attempt`, `took_ms`, `error`, `at_ms`, `next_at_ms`), `worker` (a `LeaseHolder` or null), `children` (`id`,\n"
         "`status`), `journal` (`events`, `size_bytes`, `most_events`, `most_bytes`).",
+    ),
+    Command(
+        "runs replay",
+        "run a recorded run again without effects",
+        replay,
+        (
+            argument("run", metavar="ID", help="the id of the run"),
+            argument("--app", metavar="MODULE:NAME", required=True, help="a `holdfast.Worker`, such as app:worker"),
+        ),
+        ("holdfast runs replay research-1 --app app:worker", "holdfast runs replay research-1 --app app:worker --json"),
+        "An object: `ok`, `run_id`, `handler`, `steps`, `stopped_at` (text or null), `differences` (`kind`:\n"
+        "`conflict`, `not recorded`, `not asked for` or `other end`; `step`; `problem`).",
+        "Steps return what they recorded and are not called, and nothing is written. Code between steps runs.\n"
+        "Exit code 1: the code differs from the record. Replay runs with changed code before you deploy it.",
     ),
 )

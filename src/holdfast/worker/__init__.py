@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from holdfast.worker.blocking_run import BlockingRun
     from holdfast.worker.facts import RunFacts, run_facts
     from holdfast.worker.journal import JournalUse
+    from holdfast.worker.replaying import Difference, Replay, replay
     from holdfast.worker.run import Child, Run
     from holdfast.worker.run_errors import ChildFailed, JournalFull, StepConflict, StepFailed
 
@@ -18,12 +19,15 @@ _OF_RUNS = {
     "BlockingRun": "blocking_run",
     "Child": "run",
     "ChildFailed": "run_errors",
+    "Difference": "replaying",
     "JournalFull": "run_errors",
     "JournalUse": "journal",
+    "Replay": "replaying",
     "Run": "run",
     "StepConflict": "run_errors",
     "RunFacts": "facts",
     "StepFailed": "run_errors",
+    "replay": "replaying",
     "run_facts": "facts",
 }
 """Names that are loaded on first use: the module of runs loads asyncio."""
@@ -32,11 +36,13 @@ __all__ = [
     "BlockingRun",
     "Child",
     "ChildFailed",
+    "Difference",
     "Failure",
     "GiveUp",
     "Job",
     "JournalFull",
     "JournalUse",
+    "Replay",
     "Retry",
     "Run",
     "RunFacts",
@@ -44,6 +50,7 @@ __all__ = [
     "StepFailed",
     "Tally",
     "Worker",
+    "replay",
     "run_facts",
 ]
 

@@ -36,7 +36,7 @@ class BlockingChild:
 class BlockingRun:
     """The run that a plain handler was called for. See `Run`."""
 
-    def __init__(self, run: Run, loop: OnLoop) -> None:
+    def __init__(self, run: Run, loop: OnLoop, store: Any = None) -> None:
         self._run = run
         self._loop = loop
         self.id = run.id
@@ -44,7 +44,7 @@ class BlockingRun:
         self.version = run.version
         self.args = run.args
         self.attempt = run.attempt
-        self.store = SharedStore(run.store, loop)
+        self.store: Any = SharedStore(run.store, loop) if store is None else store
 
     def __repr__(self) -> str:
         return f"Blocking{self._run!r}"
