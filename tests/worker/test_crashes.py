@@ -99,19 +99,32 @@ def test_a_run_that_a_crash_ends_is_lost() -> None:
 
 
 def return_before_durable(patch: pytest.MonkeyPatch) -> str:
-    """The result of a step is returned, and recorded with the next one."""
-    late: list[Any] = []
-    record = recording.StepCall.record
+    """The result of a step is returned at once, and recorded before the next one, the next wait or the end."""
+    record, suspend, settle = recording.StepCall.record, settling.Runs._suspend, settling.Runs._settle  # pyright: ignore[reportPrivateUsage]
+
+    async def flush(journal: journals.Journal) -> list[Any]:
+        late: list[Any] = vars(journal).setdefault("late", [])
+        while late:
+            await record(*late.pop(0))
+        return late
 
     async def record_late(self: recording.StepCall, value: Any, began_s: float) -> Any:
-        if late:
-            call, *rest = late.pop()
-            await record(call, *rest)
-        late.append((self, value, began_s))
+        (await flush(self._steps.journal)).append((self, value, began_s))  # pyright: ignore[reportPrivateUsage]
         return value
 
+    async def suspend_late(self: settling.Runs, claim: Any, journal: journals.Journal, asleep: Any) -> None:
+        await flush(journal)
+        await suspend(self, claim, journal, asleep)
+
+    async def settle_late(self: settling.Runs, run: Run, journal: journals.Journal, outcome: Any) -> None:
+        await flush(journal)
+        await settle(self, run, journal, outcome)
+
     patch.setattr(recording.StepCall, "record", record_late)
-    return "without it|doubled|ended as|did not end"
+    patch.setattr(settling.Runs, "_suspend", suspend_late)
+    patch.setattr(settling.Runs, "_settle", settle_late)
+    # The key of the effect is the result that was not durable.
+    return r"crash before events.append\('run', 'step', 'step:payment'\): effect 'reserve' was doubled: 2 times"
 
 
 def lose_a_signal(patch: pytest.MonkeyPatch) -> str:
