@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -74,6 +76,25 @@ def test_a_word_is_seen_soon_although_the_next_one_takes_long(url: str, store: h
         values = [item.value for item in (next(items), next(items)) if isinstance(item, holdfast.sessions.StreamDelta)]
         is_seen.set()
     assert values == ["first", "second"]
+
+
+def test_the_values_of_turns_that_fail_at_once_are_gone(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url, concurrency=20)
+
+    @worker.turn(retry=Retry(1))
+    async def answer(turn: holdfast.Turn) -> None:
+        turn.emit("half an answer")
+        await asyncio.sleep(0.001 * (turn.input % 5))  # the first write is under way, or not yet
+        raise OSError("the model is away")
+
+    for number in range(60):
+        put(store, number, session_id=f"chat-{number}")
+    asyncio.run(worker.serve(until_idle=True))
+    for number in range(60):
+        assert list(store.sessions.handle(f"chat-{number}").follow(0, timeout_ms=0)) == []
+    if url.startswith("sqlite:"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:"))) as database:
+            assert database.execute("SELECT count(*) FROM stream_blocks").fetchone() == (0,)
 
 
 WORKER = """

@@ -13,7 +13,7 @@ from holdfast.operations import sessions
 from holdfast.ports import Transaction
 from holdfast.records.queue import WorkCompletion
 from holdfast.records.streams import StreamItem
-from holdfast.rows import NodeRow, RevisionRow, SessionRow
+from holdfast.rows import BatchRow, NodeRow, RevisionRow, SessionRow
 from holdfast.rules import sessions as session_rules
 from holdfast.rules import streams as rules
 from holdfast.stream_rows import StreamRow
@@ -81,17 +81,37 @@ async def follow(
         items.append(committed)
     if at.revision < session.revision:
         return session, Seen(tuple(items), at)  # more turns come first
-    rows = await _blocks(tx, session, at.claim_id, at.block) if at.claim_id else []
-    if at.claim_id and not rows:
-        batches = await tx.find_bearers(session.session_key, [at.turn_id])
-        void, at = rules.void(at, batches[0] if batches else None)
-        items.append(void)
+    rows: list[StreamRow] = []
+    if at.claim_id:
+        batch, counts = await _bearer(tx, session, at.turn_id, at.claim_id)
+        rows = await _blocks(tx, session, at.claim_id, at.block) if counts else []
+        if not rows:
+            void, at = rules.void(at, batch)
+            items.append(void)
     if not rows:
-        first = await tx.first_block(session.family, session.session_key)
-        if first is not None and await tx.find_turn(session, first.turn_id) is None:
-            rows = await _blocks(tx, session, first.claim_id, 0)
+        rows = await _begun(tx, session)
     found, at = rules.deltas(at, rows)
     return session, Seen((*items, *found), at)
+
+
+async def _begun(tx: Transaction, session: SessionRow) -> list[StreamRow]:
+    """Return the first values of the turn in progress. Those of a turn that has ended may still be there."""
+    first = await tx.first_block(session.family, session.session_key)
+    if first is None or await tx.find_turn(session, first.turn_id) is not None:
+        return []
+    _, counts = await _bearer(tx, session, first.turn_id, first.claim_id)
+    return await _blocks(tx, session, first.claim_id, 0) if counts else []
+
+
+async def _bearer(tx: Transaction, session: SessionRow, turn_id: str, claim_id: str) -> tuple[BatchRow | None, bool]:
+    """Return the batch that a turn answers, and whether the values of this claim on it count."""
+    found = await tx.find_bearers(session.session_key, [turn_id])
+    if not found:  # the caller named the turn
+        found = await tx.find_claimed(session.session_key, claim_id)
+    batch = found[0] if found else None
+    stopped = batch is not None and batch.settled_state == "interrupted"
+    lease = await tx.find_lease("session", str(session.session_key)) if stopped else None
+    return batch, rules.count(claim_id, batch, lease, tx.now_ms)
 
 
 async def _blocks(tx: Transaction, session: SessionRow, claim_id: str, first: int) -> list[StreamRow]:

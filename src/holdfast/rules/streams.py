@@ -12,7 +12,7 @@ from holdfast.errors import ClaimLost, Corrupt, InvalidRequest
 from holdfast.records.limits import Limits
 from holdfast.records.queue import WorkCompletion
 from holdfast.records.streams import StreamCommit, StreamDelta, StreamVoid
-from holdfast.rows import BatchRow
+from holdfast.rows import BatchRow, LeaseRow
 from holdfast.rules import checks, leases
 from holdfast.stream_rows import StreamRow
 
@@ -23,7 +23,7 @@ VALUE_BYTES = 64 * 1024
 TURN_BYTES = 4 * 1024 * 1024
 """Most bytes that one turn emits."""
 KEPT_MS = 24 * 3600 * 1000
-"""Time after which the blocks of a turn whose worker died are deleted, by the next turn of any session that emits."""
+"""Age from which the blocks of a turn whose worker died are deleted by the next turn that emits, of any session."""
 LISTING = "session stream"
 PLACE = (int, str, str, int, int)
 
@@ -110,6 +110,18 @@ def require_emitter(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms
     )
     if not proven:
         raise ClaimLost(completion.session_id, completion.claim_id)
+
+
+def count(claim_id: str, batch: BatchRow | None, lease: LeaseRow | None, now_ms: int) -> bool:
+    """Return True while the values of a claim count: its work is not settled, nor given to another claim.
+
+    The values of an interrupted turn count until its worker has stored what the turn keeps, or has no time left.
+    """
+    if batch is None or batch.claim_id != claim_id:
+        return False
+    if batch.settled_state == "interrupted":
+        return lease is not None and lease.is_live(now_ms) and lease.owner_id == batch.claim_owner
+    return batch.settled_state is None
 
 
 def deltas(place: Place, rows: Sequence[StreamRow]) -> tuple[list[StreamDelta], Place]:

@@ -35,6 +35,9 @@ class Emitter:
         self._emitted_bytes = 0
         self._last = rules.Block(0, ())
         self._has_written = False
+        self._may_have_rows = False
+        self._is_writing = False
+        self._has_ended = False
         self._lost: ClaimLost | None = None
         self._flushed_s = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +73,7 @@ class Emitter:
     async def _write_all(self) -> None:
         import asyncio
 
-        while self._pending and self._lost is None:
+        while self._pending and self._lost is None and not self._has_ended:
             await asyncio.sleep(max(0.0, self._flushed_s + FLUSH_S - time.monotonic()))
             try:
                 await self.flush()
@@ -91,6 +94,7 @@ class Emitter:
         if not values or self._claim is None:
             return
         blocks = rules.filled(self._last, values)
+        self._is_writing = self._may_have_rows = True
         try:
             await self._write(self._claim, blocks, fresh=not self._has_written)
         except ClaimLost as error:
@@ -101,6 +105,7 @@ class Emitter:
                 self._pending = values + self._pending
             raise
         finally:
+            self._is_writing = False
             self._flushed_s = time.monotonic()
         self._last, self._has_written = blocks[-1], True
 
@@ -116,21 +121,23 @@ class Emitter:
 
     async def end(self) -> None:
         """Write no more, and remove what was written: the turn is committed, or void."""
+        self._has_ended = True
         if self._task is not None and not self._task.done():
             import asyncio
 
-            self._task.cancel()
+            if not self._is_writing:  # a write that is cut off may still be applied, after the removal
+                self._task.cancel()
             await asyncio.wait([self._task])
         with self._lock:
             self._pending = []
         claim = self._claim
-        if not self._has_written or claim is None:
+        if not self._may_have_rows or claim is None:
             return
-        self._has_written = False
+        self._has_written = self._may_have_rows = False
         try:
             await self._context.backend.write(
                 lambda tx: operations.drop(tx, claim.session_id, claim.claim_id), idempotent=True
             )
         except HoldfastError as error:
-            # Followers ignore values of a committed turn, and a later turn removes them.
+            # Followers ignore the values of a turn that has ended, and a later turn removes them.
             log_event("session", WARNING, "emitted values stay (%(error_class)s)", error_class=type(error).__name__)

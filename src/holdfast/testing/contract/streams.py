@@ -11,7 +11,7 @@ import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
-from holdfast.testing.contract.interrupts import begun
+from holdfast.testing.contract.interrupts import RESERVED_MS, begun
 from holdfast.testing.contract.queue import work
 
 DAY_MS = 24 * 3_600_000
@@ -127,6 +127,44 @@ class StreamContract(Contract):
         [void] = seen(store, delta.cursor)
         assert told([void]) == [("void", "dead")]
         assert seen(store, void.cursor) == []
+
+    @pytest.mark.parametrize("ended", ["dead", "cancelled", "interrupted"])
+    @pytest.mark.parametrize("turn_id", [None, "named"])
+    def test_values_of_a_killed_worker_are_void_once_its_turn_has_ended(
+        self, store: BlockingStore, clock: ManualClock, ended: str, turn_id: str | None
+    ) -> None:
+        claim = begun(store, "poem")
+        killed = store.sessions.handle("chat").turn(turn_id, claim=claim)
+        killed.__enter__()
+        killed.emit("once")
+        killed.flush()
+        [delta] = seen(store)
+        clock.advance(900_000)
+        assert seen(store, delta.cursor) == [], "the turn will be tried again"
+        if ended == "dead":
+            again = store.queue.claim_next(owner_id="w2", exclusive=True)
+            assert again is not None
+            store.queue.fail(again, "gave up", retry_in_ms=None)
+        elif ended == "cancelled":
+            assert store.queue.cancel("chat", claim.batches[0].batch_id)
+        else:
+            assert store.sessions.handle("chat").interrupt()
+        reason = "restarted" if turn_id else ended  # the work of a turn with a name of its own is not known
+        assert told(seen(store, delta.cursor)) == [("void", reason)]
+        assert seen(store) == [], "a page that is loaded anew shows nothing of it"
+        store.sessions.handle("chat").append("next", turn_id="t2")
+        assert told(seen(store, 0)) == [("commit", "next")]
+
+    def test_values_of_an_interrupted_turn_count_until_its_worker_has_no_time_left(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        emitted(store, begun(store, "poem"), "once")
+        [delta] = seen(store)
+        store.sessions.handle("chat").interrupt()
+        clock.advance(RESERVED_MS - 1)
+        assert (seen(store, delta.cursor), told(seen(store))) == ([], ["once"])
+        clock.advance(1)
+        assert (told(seen(store, delta.cursor)), seen(store)) == ([("void", "interrupted")], [])
 
     def test_many_values_are_followed_from_any_place_at_a_flat_cost(self, bench: Bench, store: BlockingStore) -> None:
         turn = emitted(store, begun(store, "hi"), *[f"{number:04}" * 20 for number in range(60)])
