@@ -17,6 +17,8 @@ from holdfast.worker.identity import Identity, is_provably_dead, own_identity
 
 ROUNDS_A_LIFE = 3
 """Renewals in the lifetime of a claim: two may fail before it is lost."""
+IDLE_SHARE = 2 / 3
+"""Share of its lifetime after which the report of an idle worker is renewed. A failed report is soon tried again."""
 LOOK_AT_NEIGHBOUR_S = 0.5
 """Time between two looks at the process of another worker of this host."""
 SHOWN_CALLS = 100
@@ -79,6 +81,9 @@ class Keeper:
         self._here: Identity = own_identity()
         self._neighbours: list[holdfast.workers.WorkerInfo] = []
         self._report_s = 0.0
+        self._listed_s = 0.0
+        self._is_shown_idle = False
+        """True if the last report says that nothing runs."""
         self._looked_s = 0.0
         self._wakes_s = 0.0
         """The time at which the thread wakes by itself."""
@@ -139,19 +144,28 @@ class Keeper:
                     self._changed.wait(pause_s)
                 if self._is_over:
                     return
-                # All of them, although one alone may be due: they share a trip.
-                held = list(self._held) if self._is_due() else None
-            if held is not None:
-                self._renew(held)
-                self._release_dead_neighbours()
-            self._release_dead_neighbour()
+            self._do_what_is_due()
+
+    def _do_what_is_due(self) -> None:
+        with self._changed:
+            is_due = self._is_due()
+            # All of them, although one alone may be due: they share a trip.
+            held = list(self._held) if self._renewal_due_s() <= time.monotonic() else None
+        if is_due:
+            self._renew(held)
+            self._release_dead_neighbours()
+        self._release_dead_neighbour()
 
     def _is_due(self) -> bool:
         return self._due_s() <= time.monotonic()
 
     def _due_s(self) -> float:
-        report_s = self._report_s + self._lease_ms / 1000 / ROUNDS_A_LIFE
-        return min([report_s, *(held.due_s() for held in self._held)])
+        return min(self._listed_s + self._lease_ms / 1000 / ROUNDS_A_LIFE, self._renewal_due_s())
+
+    def _renewal_due_s(self) -> float:
+        # The report of an idle worker is a commit, and on SQLite each commit wakes the watchers of all processes.
+        share = IDLE_SHARE if self._is_shown_idle and not self._held else 1 / ROUNDS_A_LIFE
+        return min([self._report_s + self._lease_ms / 1000 * share, *(held.due_s() for held in self._held)])
 
     def _pause_s(self) -> float:
         pause_s = max(0.0, self._due_s() - time.monotonic())
@@ -159,14 +173,19 @@ class Keeper:
 
     # Renewing.
 
-    def _renew(self, held: list[Held]) -> None:
-        """Renew claims, one trip for each lifetime, and report the worker with the one of its own."""
+    def _renew(self, held: list[Held] | None) -> None:
+        """Renew claims, one trip for each lifetime, and report the worker with the one of its own. Find neighbours.
+
+        With None, only find neighbours, which writes nothing.
+        """
         sent_s = time.monotonic()
-        lifetimes = {self._lease_ms, *(one.ttl_ms for one in held)}
+        lifetimes = {self._lease_ms, *(one.ttl_ms for one in held or ())}
         try:
-            for ttl_ms in sorted(lifetimes):
-                self._renew_alike([one for one in held if one.ttl_ms == ttl_ms], ttl_ms, sent_s, held)
+            if held is not None:
+                for ttl_ms in sorted(lifetimes):
+                    self._renew_alike([one for one in held if one.ttl_ms == ttl_ms], ttl_ms, sent_s, held)
             self._neighbours = self._found_neighbours()
+            self._listed_s = sent_s
         except Exception as error:
             # Also an error that should not be: without this thread, every claim of the worker would expire.
             log_event("worker", WARNING, "claims could not be renewed (%(error_class)s)", error_class=_name(error))
@@ -181,7 +200,7 @@ class Keeper:
             self._renew_some(held[start : start + most], ttl_ms, sent_s, worker)
             worker = None
         if ttl_ms == self._lease_ms:
-            self._report_s = sent_s
+            self._report_s, self._is_shown_idle = sent_s, not every
 
     def _renew_some(
         self, held: list[Held], ttl_ms: int, sent_s: float, worker: holdfast.workers.WorkerInfo | None
