@@ -246,6 +246,44 @@ def test_a_listener_whose_server_says_nothing_is_given_up(monkeypatch: pytest.Mo
     asyncio.run(body())
 
 
+def test_an_idle_listener_sleeps_until_its_next_ping(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps_s: list[float | None] = []
+    wait_for_real = asyncio.wait_for
+
+    async def noting(awaited: Any, timeout: float | None) -> Any:
+        sleeps_s.append(timeout)
+        return await wait_for_real(awaited, timeout)
+
+    class Quiet:
+        """A connection on which nothing is ever heard."""
+
+        async def add_listener(self, channel: str, callback: Any) -> None: ...
+
+        def add_termination_listener(self, callback: Any) -> None: ...
+
+    async def connect() -> Any:
+        return Quiet()
+
+    async def disconnect(connection: Any) -> None: ...
+
+    async def body() -> None:
+        signals = Signals()
+        listener = Listener(
+            signals, lambda _: None, channel="c", ping="SELECT 1", connect=connect, disconnect=disconnect
+        )
+        first = signals.watch("topic")
+        listener.wake()
+        # A listener wakes all waiters once when it begins.
+        await wait_for_real(asyncio.wrap_future(first), 60)
+        while not sleeps_s:
+            await asyncio.sleep(0)
+        await listener.close()
+        assert sleeps_s == [pytest.approx(listening.PING_EVERY_S)]
+
+    monkeypatch.setattr(asyncio, "wait_for", noting)
+    asyncio.run(body())
+
+
 def test_topics_of_many_commits_are_sent_together_and_never_twice_in_two_milliseconds() -> None:
     async def body() -> None:
         sent: list[tuple[float, str]] = []

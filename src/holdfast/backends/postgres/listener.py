@@ -24,13 +24,15 @@ SAFETY_POLL_S = 30.0
 """Poll interval while listening, for changes whose writer died before its NOTIFY."""
 
 QUIET_S = 2.0
-"""Time that the connection is kept after the last waiter is gone."""
+"""Time that the connection is kept after a look has found no waiter."""
 
 PING_EVERY_S = 5.0
 PING_TIMEOUT_S = 3.0
 """Timeout of the ping that detects a dead connection."""
 
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 5.0
+"""Longest sleep between two looks at what is due."""
+SHORTEST_SLEEP_S = 0.001
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 1.0
 
 Connect = Callable[[], Awaitable[Connection]]
@@ -121,13 +123,20 @@ class Listener:
         # For changes from before LISTEN.
         self._signals.publish_all()
         loop = asyncio.get_running_loop()
-        polled_s = pinged_s = watched_s = loop.time()
+        polled_s = pinged_s = now_s = loop.time()
+        quiet_s: float | None = None
         while not lost.is_set():
+            ends_s = [polled_s + SAFETY_POLL_S, pinged_s + PING_EVERY_S, now_s + LOOK_EVERY_S]
+            if quiet_s is not None:
+                ends_s.append(quiet_s + QUIET_S)
             with suppress(TimeoutError):
-                await asyncio.wait_for(lost.wait(), LOOK_EVERY_S)
+                await asyncio.wait_for(lost.wait(), max(SHORTEST_SLEEP_S, min(ends_s) - now_s))
             now_s = loop.time()
-            watched_s = now_s if self._signals.watched else watched_s
-            if now_s - watched_s >= QUIET_S:
+            if self._signals.watched:
+                quiet_s = None
+            elif quiet_s is None:
+                quiet_s = now_s
+            elif now_s - quiet_s >= QUIET_S:
                 return
             if now_s - polled_s >= SAFETY_POLL_S:
                 polled_s = now_s
