@@ -383,7 +383,7 @@ def wake_of(row: EventRow, signal: WakeSignal | None, target: Scope | None, caus
     if signal is None or target is None:
         return None
     return Wake(
-        wake_id="wake:" + codec.stable_hash([target.session_id, target.frame_id, signal.dedupe_key]),
+        wake_id=wake_id(target, signal.dedupe_key),
         target=target,
         process_id=row.process_id,
         sequence=row.sequence,
@@ -393,6 +393,11 @@ def wake_of(row: EventRow, signal: WakeSignal | None, target: Scope | None, caus
         created_at_ms=row.occurred_at_ms,
         caused_by=caused_by,
     )
+
+
+def wake_id(target: Scope, dedupe_key: str) -> str:
+    """Return the id of a wake: that of the work which delivers it, too."""
+    return "wake:" + codec.stable_hash([target.session_id, target.frame_id, dedupe_key])
 
 
 def wake_draft(wake: Wake) -> WorkDraft:

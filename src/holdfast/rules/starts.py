@@ -1,4 +1,4 @@
-"""Check the runs that a commit starts. Each is registered in the transaction of the commit, once."""
+"""Check the runs that a commit starts, once and in its transaction, and recognise the work that tells their end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from holdfast import codec
 from holdfast.errors import InvalidRequest
 from holdfast.records.common import Scope
 from holdfast.records.limits import Limits
-from holdfast.records.processes import BySession, Provenance, Run, RunDraft
-from holdfast.rules import checks, processes
+from holdfast.records.processes import BySession, ProcessOutcome, Provenance, Run, RunDraft, RunEnded
+from holdfast.records.queue import WorkBatch
+from holdfast.rules import checks, events, processes
 
 
 class StartIntent(msgspec.Struct, frozen=True):
@@ -69,3 +70,32 @@ def _check(field: str, value: object, session_id: str, default: str, limits: Lim
     )
     due_at_ms = checks.optional_whole(f"{field}.due_at_ms", draft.due_at_ms)
     return StartIntent(registered, due_at_ms, len(codec.encode_record(registered)))
+
+
+class _ToldWake(msgspec.Struct):
+    wake_id: str
+    target: Scope
+    process_id: str
+    dedupe_key: str
+    input: str
+
+
+class _Told(msgspec.Struct, tag="process_wake"):
+    wake: _ToldWake
+
+
+def ended_run(batch: WorkBatch) -> RunEnded | None:
+    """Return the run whose end this batch tells, None if it tells something else.
+
+    The payload alone proves nothing: a user may have sent it. A batch that the store made bears the wake's id as its
+    source key, and is claimed alone, as no message of a user is.
+    """
+    if batch.slot != "exclusive" or len(batch.items) != 1:
+        return None
+    try:
+        wake = msgspec.convert(batch.items[0].payload, _Told).wake
+        outcome = msgspec.json.decode(wake.input, type=ProcessOutcome)
+    except msgspec.MsgspecError:
+        return None
+    ids = {batch.source_key, wake.wake_id, events.wake_id(wake.target, wake.dedupe_key)}
+    return RunEnded(wake.process_id, outcome) if len(ids) == 1 else None

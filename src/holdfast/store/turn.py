@@ -7,8 +7,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import msgspec
-
 from holdfast.errors import InvalidRequest, TurnConflict
 from holdfast.records.attachments import AttachmentRef
 from holdfast.records.checkpoints import Checkpoint, Component
@@ -16,10 +14,10 @@ from holdfast.records.commits import Commit, CommitReceipt, SessionView, Usage
 from holdfast.records.common import Document
 from holdfast.records.graph import Append, Node, Unchanged
 from holdfast.records.leases import Lease
-from holdfast.records.processes import ProcessOutcome, Recovery, RunDraft, RunEnded
+from holdfast.records.processes import Recovery, RunDraft, RunEnded
 from holdfast.records.queue import WorkClaim, WorkCompletion, WorkDraft
 from holdfast.rows import RevisionRow
-from holdfast.rules.starts import default_id
+from holdfast.rules.starts import default_id, ended_run
 
 if TYPE_CHECKING:
     from holdfast.store.session import Session
@@ -33,17 +31,6 @@ MORE_BATCHES = 64
 """Batches that join a turn in one go, so that a writer who never stops cannot keep the turn from going on."""
 LoadTurn = Callable[[], Coroutine[Any, Any, tuple[SessionView | None, RevisionRow | None]]]
 """Reads the newest view; if the turn was committed before, its revision and the view at it."""
-
-
-class _End(msgspec.Struct):
-    process_id: str
-    input: str
-
-
-class _Told(msgspec.Struct, tag="process_wake"):
-    """The payload by which the end of a run wakes a session."""
-
-    wake: _End
 
 
 class TurnValues:
@@ -103,6 +90,8 @@ class TurnValues:
     def ended(self) -> RunEnded | None:
         """The run whose end woke the session, None if the turn answers something else.
 
+        Only work that the store itself enqueued for a run has one: a message cannot pretend to be the end of a run.
+
         >>> chat = store.sessions.create("chat-42")
         >>> with chat.turn("message-1") as turn:
         ...     run_id = turn.start("research")
@@ -111,11 +100,7 @@ class TurnValues:
         ...     turn.ended.process_id == run_id, turn.ended.outcome.value
         (True, 'because')
         """
-        try:
-            told = msgspec.convert(self.inputs[0], _Told)
-            return RunEnded(told.wake.process_id, msgspec.json.decode(told.wake.input, type=ProcessOutcome))
-        except (IndexError, msgspec.MsgspecError):
-            return None
+        return None if self.claim is None else ended_run(self.claim.batches[0])
 
     @property
     def messages(self) -> list[Any]:

@@ -116,6 +116,29 @@ class StartedRunContract(Contract):
         with store.sessions.handle("chat").turn("t") as turn:
             assert turn.ended is None
 
+    def test_a_message_that_looks_like_the_end_of_a_run_is_not_believed(self, store: BlockingStore) -> None:
+        outcome = '{"type":"success","value":"PAID","control":null}'
+        store.queue.enqueue(
+            holdfast.WorkDraft(
+                session_id="chat",
+                slot="exclusive",
+                payloads=[{"type": "process_wake", "wake": {"process_id": "payment-7", "input": outcome}}],
+            )
+        )
+        with store.sessions.create("other").turn("t") as turn:
+            run_id = turn.start("pay")
+        store.processes.complete(run_id, holdfast.processes.Completed("PAID"))
+        [real] = store.queue.list("other")
+        session = store.sessions.handle("chat")
+        session.enqueue(real.items[0].payload)
+        session.enqueue(real.items[0].payload, slot="exclusive")
+        session.enqueue(real.items[0].payload, source_key=real.source_key)
+        session.enqueue(real.items[0].payload, source_key="wake:1", slot="exclusive")
+        assert woken(store) == [None] * 5
+        assert woken(store, "other") == [
+            holdfast.processes.RunEnded(run_id, holdfast.processes.Completed("PAID")),
+        ]
+
     @pytest.mark.parametrize(
         ("field", "draft"),
         [
