@@ -224,3 +224,52 @@ def test_a_worker_that_cannot_be_imported_is_one_line_with_the_next_step(
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
+
+
+STUBBORN = """
+import asyncio, sys, holdfast
+
+worker = holdfast.Worker(sys.argv[1], grace_s=0.5)
+
+
+async def stay() -> None:
+    print("begun", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+
+@worker.turn
+async def answer(turn: holdfast.Turn) -> None:
+    await stay()
+
+
+@worker.process("watch")
+async def watch(run: holdfast.worker.Run) -> None:
+    await stay()
+
+
+worker.run()
+"""
+
+
+def test_handlers_that_swallow_a_cancel_do_not_keep_the_worker_from_ending(
+    url: str, store: holdfast.BlockingStore
+) -> None:
+    [batch_id] = put(store, "hi")
+    store.processes.start("watch", id="watch-1")
+    with subprocess.Popen([sys.executable, "-c", STUBBORN, url], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline(), process.stdout.readline()] == ["begun\n", "begun\n"]
+        process.terminate()
+        try:
+            assert process.wait(WAIT_S) == 0
+        finally:
+            process.kill()
+    batch = store.queue.get("chat", batch_id)
+    assert batch is not None
+    assert (batch.state, batch.attempts) == ("pending", 0), "its work is given back"
+    assert store.leases.holder(holdfast.leases.OnProcess("watch-1")) is None
+    assert list(store.workers.list()) == []

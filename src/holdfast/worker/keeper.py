@@ -120,6 +120,12 @@ class Keeper:
         for held in overdue:
             self._give_up(held)
 
+    def give_up_all(self) -> list[holdfast.WorkClaim | holdfast.leases.Lease]:
+        """Renew nothing more, and return what is still held."""
+        with self._changed:
+            held, self._held = self._held, set()
+        return [one.claim for one in held]
+
     def close(self) -> None:
         """End the thread, take the worker off the list, and close the store."""
         with self._changed:

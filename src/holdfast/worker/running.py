@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import holdfast
 from holdfast.log import INFO, WARNING, log_event
-from holdfast.worker.calls import Caller
+from holdfast.worker.calls import THREAD_GRACE_S, Caller
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.keeper import Held, Keeper
 from holdfast.worker.tally import Tally
@@ -19,6 +19,8 @@ T = TypeVar("T")
 ERROR_CHARACTERS = 2_000
 AWAY_S = 1.0
 """Pause before another try while the database cannot be reached."""
+STUBBORN_S = THREAD_GRACE_S + 2.0
+"""Time for cancelled calls to end and to give back their work at a shutdown. Then the worker ends without them."""
 
 
 class Runner:
@@ -64,7 +66,23 @@ class Runner:
         for task in self.running:
             task.cancel()
         if self.running:
-            await asyncio.wait(self.running)
+            await asyncio.wait(self.running, timeout=STUBBORN_S)
+        if self.running:
+            await self._leave_behind()
+
+    async def _leave_behind(self) -> None:
+        """Give back the work of handlers that do not end although they were cancelled. What they store is refused."""
+        message = "%(calls)s handlers swallow CancelledError and do not end: their work is given back"
+        log_event("worker", WARNING, message, calls=len(self.running))
+        for claim in self._keeper.give_up_all():
+            try:
+                if isinstance(claim, holdfast.WorkClaim):
+                    await self.store.queue.abandon(claim)
+                else:
+                    await self.store.leases.release(claim)
+            except holdfast.HoldfastError as error:
+                message = "work was not given back (%(error_class)s)"
+                log_event("worker", WARNING, message, error_class=type(error).__name__)
 
     @property
     def is_finishing(self) -> bool:

@@ -52,12 +52,19 @@ class Service:
         self._name = name
         self._stopping: asyncio.Event | None = None
         self._is_told_to_stop = False
+        self._has_stubborn = False
         self._changing = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, *, until_idle: bool = False) -> None:
         """Run on an event loop of its own, until SIGTERM or Ctrl-C."""
-        asyncio.run(self._run(until_idle=until_idle))
+        self._has_stubborn = False
+        runner = asyncio.Runner()
+        try:
+            runner.run(self._run(until_idle=until_idle))
+        finally:
+            if not self._has_stubborn:  # closing would wait for handlers that cannot be cancelled, for ever
+                runner.close()
 
     async def _run(self, *, until_idle: bool) -> None:
         with ending_signals(self.stop):
@@ -154,6 +161,7 @@ class Service:
                 task.cancel()
             await asyncio.gather(claiming, stopping, return_exceptions=True)
             await runner.finish(self._grace_s)
+            self._has_stubborn = bool(runner.running)
             watching.cancel()
 
     async def _watch(self, runner: Runner) -> None:
