@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from holdfast.errors import Corrupt
 from holdfast.operations import attachments, deletion
 from holdfast.operations.pages import may_follow
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import GarbageReport, PruneReport, RetentionPolicy, Stats
-from holdfast.rows import ArtifactHead
+from holdfast.rows import ArtifactHead, ProcessRow
 from holdfast.rules import artifacts as artifact_rules
 from holdfast.rules import maintenance as rules
+from holdfast.rules import processes as process_rules
 
 PROOF_PAGE = 500
 
@@ -93,30 +97,66 @@ async def prune_revisions(tx: Transaction, family: int, keep: int, *, limit: int
 
 
 async def prune_rest(tx: Transaction, policy: RetentionPolicy, *, limit: int, dry_run: bool) -> PruneReport:
-    """Forget settled work, ended processes and old occurrences, up to the limit in total."""
-    work = processes = events = occurrences = deliveries = 0
+    """Forget settled work and old occurrences, up to the limit in total."""
+    work = occurrences = deliveries = 0
     if policy.settled_batches_older_than_ms is not None:
         until = rules.cutoff(tx.now_ms, policy.settled_batches_older_than_ms)
         work = await tx.drop_settled_batches(settled_until_ms=until, limit=limit, dry_run=dry_run)
-    if policy.terminal_processes_older_than_ms is not None:
-        until = rules.cutoff(tx.now_ms, policy.terminal_processes_older_than_ms)
-        processes, events = await tx.drop_terminal_processes(
-            updated_until_ms=until, limit=limit - work, dry_run=dry_run
-        )
     if policy.occurrences_older_than_ms is not None:
         until = rules.cutoff(tx.now_ms, policy.occurrences_older_than_ms)
         occurrences, deliveries = await tx.drop_occurrences(
-            occurred_until_ms=until, limit=limit - work - processes, dry_run=dry_run
+            occurred_until_ms=until, limit=limit - work, dry_run=dry_run
         )
     return PruneReport(
         dry_run=dry_run,
         batches=work,
-        processes=processes,
-        events=events,
         occurrences=occurrences,
         deliveries=deliveries,
-        complete=work + processes + occurrences < limit,
+        complete=work + occurrences < limit,
     )
+
+
+class Prunable(msgspec.Struct, frozen=True):
+    """Processes that may be forgotten, the time by which they had ended, and the place of the next page."""
+
+    process_ids: list[str]
+    until_ms: int
+    next: tuple[int, str] | None
+
+
+async def prunable_processes(tx: Transaction, older_than_ms: int, after: tuple[int, str], limit: int) -> Prunable:
+    """Return a page of ended processes that may be forgotten. That is final: none of them ever runs again."""
+    until_ms = rules.cutoff(tx.now_ms, older_than_ms)
+    rows = await tx.list_ended_processes(after, limit)
+    old = [row for row in rows if row.updated_at_ms <= until_ms]
+    known: dict[str, bool] = {}
+    found = [row.process_id for row in old if await _is_over(tx, row, until_ms, known)]
+    is_last = not rows or len(old) < len(rows)
+    return Prunable(found, until_ms, None if is_last else (rows[-1].updated_at_ms, rows[-1].process_id))
+
+
+async def _is_over(tx: Transaction, row: ProcessRow, until_ms: int, known: dict[str, bool]) -> bool:
+    """Return whether the last of the runs that this one went on as may be forgotten. A damaged row is kept."""
+    chain: list[str] = []
+    last: ProcessRow | None = row
+    while last is not None and last.process_id not in known and last.process_id not in chain:
+        chain.append(last.process_id)
+        try:
+            following = process_rules.process_of(last).continued_as if rules.names_successor(last) else None
+        except Corrupt:
+            return False
+        if following is None:
+            break
+        last = await tx.find_process(following)
+    over = known.get(last.process_id) if last is not None else None
+    over = rules.is_over(last, until_ms) if over is None else over
+    known.update(dict.fromkeys(chain, over))
+    return over
+
+
+async def prune_processes(tx: Transaction, page: Prunable, *, dry_run: bool) -> tuple[int, int]:
+    """Forget the processes of a page. Return how many they and their events were."""
+    return await tx.drop_terminal_processes(page.process_ids, updated_until_ms=page.until_ms, dry_run=dry_run)
 
 
 async def sweep(tx: Transaction, older_than_ms: int, limit: int) -> tuple[int, int, int]:

@@ -77,11 +77,13 @@ class ProcessTables(Protocol):
         """Mark a wake event acknowledged. Return the count."""
         ...
 
-    async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
-        """Delete, or only count, up to `limit` ended processes with their events: (processes, events).
+    async def drop_terminal_processes(
+        self, process_ids: Sequence[str], *, updated_until_ms: int, dry_run: bool
+    ) -> tuple[int, int]:
+        """Delete, or only count, those of the processes that have ended, with their events: (processes, events).
 
-        These are the ones with `updated_at_ms <=` the bound, by (updated_at_ms, id). Deletes their grants, too, and
-        their leases as in `drop_lease`.
+        Leaves out those with `updated_at_ms >` the bound. Deletes their grants, too, and their leases as in
+        `drop_lease`.
         """
         ...
 

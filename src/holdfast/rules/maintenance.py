@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.errors import Corrupt
 from holdfast.records.maintenance import RetentionPolicy, Stats
-from holdfast.rows import RevisionRow, SessionRow
+from holdfast.rows import ProcessRow, RevisionRow, SessionRow
 from holdfast.rules import checks, commits
 
 
@@ -47,6 +47,19 @@ def counted_rows(stats: Stats) -> int:
 def cutoff(now_ms: int, older_than_ms: int) -> int:
     """Return the latest time that counts as older than an age."""
     return now_ms - older_than_ms
+
+
+def names_successor(row: ProcessRow) -> bool:
+    """Return True if a process may have gone on as another one. Cheap: `continued_as` of the process decides."""
+    return row.outcome is not None and b"continued_as" in row.outcome
+
+
+def is_over(last: ProcessRow | None, until_ms: int) -> bool:
+    """Return True if the runs that went on as this last one may be forgotten: it ended by then, or it is gone.
+
+    Until then each of them is kept. Its id leads to the last one, and must not be started anew beside it.
+    """
+    return last is None or (last.status != "running" and last.updated_at_ms <= until_ms)
 
 
 def require_proven_roots(session: SessionRow, row: RevisionRow) -> None:

@@ -207,8 +207,31 @@ class Maintenance:
             )
             total = _add(total, step)
             if step.complete:
-                return total
+                return await self._prune_processes(checked, total, allowed)
         return msgspec.structs.replace(total, complete=False)
+
+    async def _prune_processes(self, policy: RetentionPolicy, total: PruneReport, allowed: int | None) -> PruneReport:
+        """Forget ended processes. Reads them first: the decision stays true, and so needs no locks."""
+        backend, dry = self._context.backend, total.dry_run
+        age_ms = policy.terminal_processes_older_than_ms
+        if age_ms is None:
+            return total
+        after: tuple[int, str] | None = (-1, "")
+        while after is not None:
+            size = _room(total, allowed)
+            if size <= 0:
+                return msgspec.structs.replace(total, complete=False)
+            page = await backend.read(
+                partial(operations.prunable_processes, older_than_ms=age_ms, after=after, limit=size)
+            )
+            after = page.next
+            if page.process_ids:
+                forget = partial(operations.prune_processes, page=page, dry_run=dry)
+                processes, events = await (backend.read(forget) if dry else backend.write(forget))
+                total = msgspec.structs.replace(
+                    total, processes=total.processes + processes, events=total.events + events
+                )
+        return total
 
     async def _prune_family(self, family: int, keep: int, total: PruneReport, allowed: int | None) -> PruneReport:
         complete = False
@@ -231,7 +254,7 @@ class Maintenance:
         rest = await self._context.backend.read(
             lambda tx: operations.prune_rest(tx, policy, limit=UNBOUNDED, dry_run=True)
         )
-        return msgspec.structs.replace(rest, revisions=revisions)
+        return await self._prune_processes(policy, msgspec.structs.replace(rest, revisions=revisions), None)
 
     async def stats(self) -> Stats:
         """Return the counts of the whole store.

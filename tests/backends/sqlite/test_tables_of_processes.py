@@ -93,12 +93,13 @@ def test_an_ended_process_is_dropped_with_all_that_hangs_on_it(store: Any) -> No
         store.call("save_grant", r.GrantRow("s", "", process_id, b"{}"))
         store.call("save_lease", r.LeaseRow("process", process_id, None, None, ord(process_id), 1, 1))
     drop = "drop_terminal_processes"
-    assert store.call(drop, updated_until_ms=4, limit=9, dry_run=False) == (0, 0)
-    assert store.call(drop, updated_until_ms=5, limit=9, dry_run=True) == (2, 4)
-    assert store.call(drop, updated_until_ms=5, limit=1, dry_run=False) == (1, 2)
+    every = ["a", "b", "c", "no such"]
+    assert store.call(drop, every, updated_until_ms=4, dry_run=False) == (0, 0)
+    assert store.call(drop, every, updated_until_ms=5, dry_run=True) == (2, 4)
+    assert store.call(drop, ["a"], updated_until_ms=5, dry_run=False) == (1, 2)
     assert store.ask("find_process", "a") is None
     assert store.ask("fence_floor") == ord("a")
-    assert store.call(drop, updated_until_ms=5, limit=9, dry_run=False) == (1, 2)
+    assert store.call(drop, every, updated_until_ms=5, dry_run=False) == (1, 2)
     left = store.backend.dump()
     assert [len(left[table]) for table in ("processes", "events", "grants", "leases")] == [1, 2, 1, 1]
 

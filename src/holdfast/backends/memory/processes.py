@@ -115,12 +115,15 @@ class MemoryProcesses(MemoryQueue):
         self.tables.events.put((process_id, sequence), msgspec.structs.replace(row, acked=1))
         return 1
 
-    async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
-        found = self.tables.processes.scan(
-            lambda row: row.status != "running" and row.updated_at_ms <= updated_until_ms
-        )
-        old = sorted(found, key=lambda row: (row.updated_at_ms, row.process_id))[:limit]
-        ids = {row.process_id for row in old}
+    async def drop_terminal_processes(
+        self, process_ids: Sequence[str], *, updated_until_ms: int, dry_run: bool
+    ) -> tuple[int, int]:
+        rows = [self.tables.processes.get(process_id) for process_id in process_ids]
+        ids = {
+            row.process_id
+            for row in rows
+            if row is not None and row.status != "running" and row.updated_at_ms <= updated_until_ms
+        }
         events = [key for key in self.tables.events.keys_between() if key[0] in ids]
         if not dry_run:
             for key in events:
@@ -130,7 +133,7 @@ class MemoryProcesses(MemoryQueue):
             for process_id in ids:
                 await self.drop_lease("process", process_id)
                 self.tables.processes.drop(process_id)
-        return len(old), len(events)
+        return len(ids), len(events)
 
     async def find_grant(self, session_id: str, frame_id: str, process_id: str) -> r.GrantRow | None:
         return self.tables.grants.get((session_id, frame_id, process_id))

@@ -191,3 +191,30 @@ class RunContract(Contract):
                 store.processes.complete("run-1", outcome)
             assert isinstance(info.value, holdfast.InvalidRequest)
             assert info.value.field.startswith(field)
+
+    @pytest.mark.parametrize("max_rows", [None, 1])
+    def test_a_run_that_continued_is_kept_until_the_last_one_of_its_chain_may_be_pruned(
+        self, store: BlockingStore, clock: ManualClock, max_rows: int | None
+    ) -> None:
+        chain = ["agent", "agent~2", "agent~3"]
+        after = {"agent": "agent~2", "agent~2": "agent~3", "lost": "no such", "self": "self", "alone": None}
+        for id, following in after.items():
+            store.processes.start("any", id=id)
+            store.processes.complete(id, Completed(control={"continued_as": following}))
+        store.processes.start("any", id="agent~3")
+        clock.advance(1_000)
+        policy = holdfast.RetentionPolicy(terminal_processes_older_than_ms=500)
+
+        def left() -> list[str]:
+            counted = store.maintenance.prune(policy, dry_run=True).processes
+            reports = [store.maintenance.prune(policy, max_rows=max_rows)]
+            while not reports[-1].complete:
+                reports.append(store.maintenance.prune(policy, max_rows=max_rows))
+            assert sum(one.processes for one in reports) == counted
+            return [one.id for one in store.processes.list(status="any")]
+
+        assert left() == chain
+        store.processes.complete("agent~3", Completed())
+        assert left() == chain
+        clock.advance(500)
+        assert left() == []

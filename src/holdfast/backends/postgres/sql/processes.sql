@@ -368,18 +368,16 @@ WHERE process_id = $1::text
 -- name: ended_processes
 SELECT process_id
 FROM {schema}.processes
-WHERE ended_at_ms IS NOT NULL
-    AND ended_at_ms <= $1::bigint
-ORDER BY ended_at_ms, process_id
-LIMIT $2::bigint
+WHERE process_id = ANY($1::text[])
+    AND ended_at_ms <= $2::bigint
+ORDER BY process_id
 
 -- name: lock_ended_processes
 SELECT process_id
 FROM {schema}.processes
-WHERE ended_at_ms IS NOT NULL
-    AND ended_at_ms <= $1::bigint
-ORDER BY ended_at_ms, process_id
-LIMIT $2::bigint
+WHERE process_id = ANY($1::text[])
+    AND ended_at_ms <= $2::bigint
+ORDER BY process_id
 FOR UPDATE
 
 -- name: count_events_of_processes

@@ -98,20 +98,23 @@ class Processes(Queue):
     async def ack_wake(self, process_id: str, sequence: int) -> int:
         return await self._run("ack_wake", process_id, sequence)
 
-    async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
+    async def drop_terminal_processes(
+        self, process_ids: Sequence[str], *, updated_until_ms: int, dry_run: bool
+    ) -> tuple[int, int]:
         by_family = self._by_family
         locks = self._writes and not dry_run
         name = "lock_ended_processes" if locks and not by_family else "ended_processes"
-        process_ids = [process_id for (process_id,) in await self._values(name, updated_until_ms, limit)]
+        asked = await self._values(name, list(process_ids), updated_until_ms)
+        ended = [process_id for (process_id,) in asked]
         if locks and by_family:
             # Rows on several nodes are locked one by one. An ended process stays ended.
-            for process_id in sorted(process_ids):
+            for process_id in sorted(ended):
                 await self.find_process(process_id)
-        if not process_ids:
+        if not ended:
             return 0, 0
         if dry_run:
-            return len(process_ids), await self._number("count_events_of_processes", process_ids)
-        events = await self._run("drop_events_of_processes", process_ids)
-        await self._run("drop_grants_of_processes", process_ids)
-        await self._drop_leases(PROCESS_LEASE, process_ids)
-        return await self._run("drop_processes", process_ids), events
+            return len(ended), await self._number("count_events_of_processes", ended)
+        events = await self._run("drop_events_of_processes", ended)
+        await self._run("drop_grants_of_processes", ended)
+        await self._drop_leases(PROCESS_LEASE, ended)
+        return await self._run("drop_processes", ended), events

@@ -232,11 +232,10 @@ WHERE process_id = ?1
 
 -- name: ended_processes
 SELECT process_id
-FROM processes INDEXED BY processes_ended
-WHERE status <> 'running'
-    AND updated_at_ms <= ?1
-ORDER BY updated_at_ms, process_id
-LIMIT ?2
+FROM processes
+WHERE process_id IN (SELECT value FROM json_each(?1))
+    AND status <> 'running'
+    AND updated_at_ms <= ?2
 
 -- name: count_events_of_processes
 SELECT count(*)

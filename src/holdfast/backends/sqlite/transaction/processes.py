@@ -107,14 +107,17 @@ class Processes(Queue):
     async def ack_wake(self, process_id: str, sequence: int) -> int:
         return self._run("ack_wake", (process_id, sequence))
 
-    async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
-        process_ids = [process_id for (process_id,) in self._values("ended_processes", (updated_until_ms, limit))]
-        listed = json_list(process_ids)
-        if not process_ids:
+    async def drop_terminal_processes(
+        self, process_ids: Sequence[str], *, updated_until_ms: int, dry_run: bool
+    ) -> tuple[int, int]:
+        asked = (json_list(process_ids), updated_until_ms)
+        ended = [process_id for (process_id,) in self._values("ended_processes", asked)]
+        listed = json_list(ended)
+        if not ended:
             return 0, 0
         if dry_run:
-            return len(process_ids), self._number("count_events_of_processes", (listed,))
+            return len(ended), self._number("count_events_of_processes", (listed,))
         events = self._run("drop_events_of_processes", (listed,))
         self._run("drop_grants_of_processes", (listed,))
-        self._drop_leases(PROCESS_LEASE, process_ids)
+        self._drop_leases(PROCESS_LEASE, ended)
         return self._run("drop_processes", (listed,)), events
