@@ -342,6 +342,23 @@ def test_a_journal_of_too_many_bytes_is_full(
     assert "JournalFull: run 'r1', step 'two': the journal has" in outcome.message
 
 
+@pytest.mark.parametrize("retry", [Retry(2, backoff_s=0), None])
+def test_a_result_that_is_not_of_its_declared_type_is_an_attempt_that_failed(
+    url: str, store: holdfast.BlockingStore, retry: Retry | None
+) -> None:
+    answers: list[Any] = [Note(5), Note("good")]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    def ask() -> Note:
+        answer: Note = answers.pop(0)
+        return answer
+
+    async def handler(run: Run) -> str:
+        return (await run.step("ask", ask, retry=retry)).text
+
+    assert run_once(url, store, handler) == holdfast.processes.Completed("good")
+    assert answers == []
+
+
 # Runs that continue.
 
 

@@ -70,10 +70,11 @@ class BlockingRun:
                     value: Any = function(*args, **named)
                     if inspect.isawaitable(value):
                         value = self._loop.drive(value)
+                    document = call.checked(value)
             except Exception as error:
                 self._loop.drive(call.fail(error, began_s, self._run.store.now_ms))
             else:
-                return cast("T", self._loop.drive(call.record(value, began_s)))
+                return cast("T", self._loop.drive(call.record(document, began_s)))
         return cast("T", self._loop.drive(call.value()))
 
     def key(self, name: str) -> str:

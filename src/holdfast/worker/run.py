@@ -131,11 +131,11 @@ class Run:
             began_s = time.monotonic()
             try:
                 with in_step(name):
-                    value = await self._called(function, args, named)
+                    document = call.checked(await self._called(function, args, named))
             except Exception as error:
                 await call.fail(error, began_s, self._store.now_ms)
             else:
-                return await call.record(value, began_s)
+                return await call.record(document, began_s)
         return await call.value()
 
     async def _called(self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:

@@ -161,14 +161,25 @@ class StepCall:
         if delay_ms is None:
             raise self._failed(described(error)) from error
 
-    async def record(self, value: Any, began_s: float) -> Any:
+    def checked(self, value: Any) -> Any:
+        """Return a result as a document. One that is not of the declared type fails its attempt, unrecorded."""
+        if self._declared is None:
+            return value
+        try:
+            document = typed_values.encoded(value)
+            typed_values.decoded(document, self._declared)
+        except (TypeError, msgspec.MsgspecError) as error:
+            problem = f"returned what is not a {self._declared}: {error}"
+            raise holdfast.InvalidRequest(f"run.step({self.name!r})", problem) from error
+        return document
+
+    async def record(self, document: Any, began_s: float) -> Any:
         """Record the result. Return it as a later call of the handler gets it."""
         facts = {**self._facts, "took_ms": _milliseconds_since(began_s)}
         if self._failures:
             facts["attempt"] = len(self._failures) + 1
         try:
-            said = value if self._declared is None else typed_values.encoded(value)
-            self.found = await self._steps.record(self.name, {**facts, "value": said})
+            self.found = await self._steps.record(self.name, {**facts, "value": document})
         except (holdfast.InvalidRequest, TypeError, msgspec.MsgspecError) as error:
             hint = "" if self._declared is not None else ": declare the type that the function returns"
             problem = f"returned what cannot be stored: {error}{hint}"
