@@ -473,6 +473,20 @@ def test_a_run_that_was_asked_to_cancel_does_not_continue(url: str, store: holdf
     assert store.processes.get("r1~2") is None
 
 
+@pytest.mark.parametrize("why", ["no document", "id taken", "too large"])
+def test_a_run_that_cannot_continue_fails_with_the_cause(url: str, store: holdfast.BlockingStore, why: str) -> None:
+    args = {"no document": object(), "id taken": 1, "too large": "x" * (store.limits.document_bytes + 1)}[why]
+
+    async def handler(run: Run) -> None:
+        run.continue_as_new({"args": args})
+
+    if why == "id taken":
+        store.processes.start("other", id="r1~2")
+    outcome = run_once(url, store, handler)
+    assert isinstance(outcome, holdfast.processes.Failed)
+    assert ("RegistrationConflict" if why == "id taken" else "InvalidRequest") in outcome.message
+
+
 # Handles.
 
 

@@ -103,7 +103,7 @@ class Runs:
             except Suspended as asleep:
                 await self._guarded(handler, held, self._suspend(claim, journal, asleep))
             except Continued as over:
-                await self._guarded(handler, held, self._continue(run, journal, over))
+                await self._guarded(handler, held, self._continue(handler, run, journal, over))
             except asyncio.CancelledError as error:
                 if held.is_lost:
                     runner.forgive(held, handler.name)
@@ -236,10 +236,20 @@ class Runs:
                     "worker", WARNING, "a child was not cancelled (%(error_class)s)", error_class=type(error).__name__
                 )
 
-    async def _continue(self, run: Run, journal: Journal, over: Continued) -> None:
-        """End a run and start the one that goes on for it, unless the run was asked to cancel meanwhile."""
+    async def _continue(self, handler: Registered, run: Run, journal: Journal, over: Continued) -> None:
+        """End a run and start the one that goes on for it, unless the run was asked to cancel meanwhile.
+
+        A refusal, such as of arguments that cannot be stored, fails the attempt.
+        """
         going_on = partial(continued, self._store, run, over)
-        if await self._runner.persist("a run is not continued", going_on):
+        try:
+            has_ended = await self._runner.persist("a run is not continued", going_on)
+        except holdfast.HoldfastError as error:
+            if _is_of(error, run.id) or isinstance(error, holdfast.errors.ReplayConflict):
+                raise
+            await self._fail(handler, run, error)
+            return
+        if has_ended:
             self._runner.tally.done += 1
             return
         await self._runner.persist("a run is not loaded", journal.refresh)
