@@ -473,6 +473,30 @@ def test_a_run_that_was_asked_to_cancel_does_not_continue(url: str, store: holdf
     assert store.processes.get("r1~2") is None
 
 
+def test_a_branch_continues_the_run_once_the_others_have_ended(url: str, store: holdfast.BlockingStore) -> None:
+    seen: list[str] = []
+
+    async def handler(run: Run, is_first: bool = True) -> list[str]:
+        seen.append(run.id)
+        continues = asyncio.Event()
+
+        async def slow() -> None:
+            await continues.wait()
+            await asyncio.sleep(0.05)  # the other branch has ended long before
+            seen.append(f"effect of {run.id}")
+
+        async def go_on() -> None:
+            continues.set()
+            run.continue_as_new({"is_first": False})
+
+        if is_first:
+            await run.gather(run.step("slow", slow), go_on(), run.signal("never"))
+        return seen
+
+    run_once(url, store, handler)
+    assert store.processes.handle("r1").result(timeout_ms=WAIT_MS) == ["r1", "effect of r1", "r1~2"]
+
+
 @pytest.mark.parametrize("why", ["no document", "id taken", "too large"])
 def test_a_run_that_cannot_continue_fails_with_the_cause(url: str, store: holdfast.BlockingStore, why: str) -> None:
     args = {"no document": object(), "id taken": 1, "too large": "x" * (store.limits.document_bytes + 1)}[why]

@@ -166,7 +166,10 @@ class Run:
         raise Continued(typed_values.plain(args), version)
 
     async def gather(self, *branches: Awaitable[Any]) -> list[Any]:
-        """Run branches side by side. If some of them sleep, the run sleeps once no other branch can go on."""
+        """Run branches side by side. If some of them sleep, the run sleeps once no other branch can go on.
+
+        A branch that fails, or continues the run as a new one, does so once the other branches have ended or sleep.
+        """
         gathering = asyncio.gather(*(_caught(self.wrap_branch(branch)) for branch in branches))
         # A call that ends before its branches reads their errors nowhere else.
         gathering.add_done_callback(lambda done: None if done.cancelled() else done.exception())
@@ -181,6 +184,9 @@ class Run:
         for one in results:
             if isinstance(one, _Failed):
                 raise one.error
+        for one in results:
+            if isinstance(one, Continued):
+                raise one
         if asleep:
             times = [one.due_at_ms for one in asleep if one.due_at_ms is not None]
             waits = [one.wait for one in asleep if one.wait is not None]
@@ -348,8 +354,8 @@ class _Failed:
 async def _caught(branch: Awaitable[Any]) -> Any:
     try:
         return await branch
-    except Suspended as asleep:
-        return asleep
+    except (Suspended, Continued) as over:
+        return over
     except Exception as error:  # raised once the other branches have ended
         return _Failed(error)
 
