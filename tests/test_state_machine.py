@@ -51,10 +51,10 @@ RUNS = {f"processes.{name}" for name in ("claim_next", "retry_later", "start", "
 SCHEDULES = {"triggers.wait_undelivered"}
 """Schedules and deliveries of runs: the contract's cases and races compare the backends."""
 
-INTERRUPTS = {"interrupt"}
-"""Turns of workers that are stopped: the contract's cases compare the backends."""
+REACHED = {"follow", "interrupt"}
+"""Turns of workers that are watched or stopped: the contract's cases compare the backends."""
 
-BESIDE = MOVING | OF_OTHER_CALLS | RUNS | SCHEDULES | INTERRUPTS
+BESIDE = MOVING | OF_OTHER_CALLS | RUNS | SCHEDULES | REACHED
 
 REFUSALS = {
     "AlreadyTerminal",

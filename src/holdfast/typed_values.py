@@ -46,6 +46,15 @@ def plain(value: Any) -> Any:
     return encoded(value) if _is_object(kind) else value
 
 
+def documents_of(value: Any) -> Any:
+    """Return what `plain` makes of a value that is not a document; None if that is nothing else, or cannot be made."""
+    try:
+        documents = plain(value)
+        return None if documents == value else documents
+    except (RecursionError, TypeError, ValueError, NotImplementedError):
+        return None
+
+
 def encoded(value: Any) -> Any:
     """Return a value as a document. Raises TypeError for what has no such form."""
     return _without_tuples(msgspec.to_builtins(value, enc_hook=dump_model, str_keys=True))

@@ -108,7 +108,7 @@ def test_the_async_store_has_coroutines_only_where_it_waits() -> None:
         }
     assert immediate == {
         *("store.ddl", "store.within", "store.reading", "store.transaction"),
-        *("sessions.handle", "sessions.unbound", "session.turn", "triggers.source_key"),
+        *("sessions.handle", "sessions.unbound", "session.turn", "processes.handle", "triggers.source_key"),
     }
 
 

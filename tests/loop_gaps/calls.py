@@ -147,6 +147,17 @@ async def load_path(store: holdfast.Store, size: Size) -> Prepared:
     return session.load
 
 
+async def follow_turns(store: holdfast.Store, size: Size) -> Prepared:
+    session = await new_session(store)
+    await session.commit(ten_thousand_nodes(size))
+
+    async def read() -> None:
+        async for _ in session.follow(0, timeout_ms=0):
+            pass
+
+    return read
+
+
 async def load_graph(store: holdfast.Store, size: Size) -> Prepared:
     session = await new_session(store)
     await session.commit(ten_thousand_nodes(size))
@@ -319,6 +330,7 @@ CALLS: dict[str, Callable[[holdfast.Store, Size], Awaitable[Prepared]]] = {
     "add_nodes": add_nodes,
     "load of a path": load_path,
     "load of a graph": load_graph,
+    "follow of a large turn": follow_turns,
     "load of documents": load_documents,
     "load of a state": load_state,
     "load of bytes": load_bytes,

@@ -127,6 +127,7 @@ LIKE = {
     "session.attachments.commit_refs": "sessions.fork with attachments",
     "session.attachments.list_uncommitted": "attachments.list",
     "session.enqueue": "queue.enqueue",
+    "session.interrupt": "queue.claim",
     "triggers.forget_session": "sessions.delete",
     "triggers.mark_failed": "triggers.deliveries",
     "triggers.mark_started": "triggers.deliveries",

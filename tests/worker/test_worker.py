@@ -356,7 +356,7 @@ def test_what_json_cannot_hold_fails_the_turn_by_name(url: str, store: holdfast.
     batch = got(store, batch_id)
     assert batch.state == "dead"
     assert batch.last_error is not None
-    assert batch.last_error.startswith("InvalidRequest: graph.nodes[0].payload")
+    assert batch.last_error.startswith("InvalidRequest: turn.add[0]")
 
 
 # Claims.

@@ -66,8 +66,8 @@ class RunProcesses:
         except InvalidRequest:
             from holdfast import typed_values
 
-            documents = typed_values.plain(args)
-            if documents == args:
+            documents = typed_values.documents_of(args)
+            if documents is None:
                 raise
             registered, heavy = await self._context.prepared(check, Run(kind, version, documents))
         due = checks.optional_whole("due_at_ms", due_at_ms)

@@ -13,7 +13,8 @@ import pytest
 from tests.backends.postgres.twins import SITUATIONS, Twins
 
 from holdfast.leases import OnProcess
-from holdfast.processes import Completed, Recovery, SignalWait
+from holdfast.processes import Completed, Recovery, SignalWait, StartReceipt
+from holdfast.store import Store
 
 TTL_MS = 10_000
 KINDS = ("a", "b")
@@ -41,11 +42,14 @@ def draw_run(twins: Twins, rng: random.Random, name: str) -> str:
     state, recovery = rng.choice(STATES), rng.choice(RECOVERIES)
     kind, version = rng.choice(KINDS), rng.choice(VERSIONS)
     due_at_ms = clock.now_ms() + (rng.randint(1, 50) if state == "later" else -rng.randint(0, 50))
-    do(
-        lambda store: store.processes.start(
+
+    async def start(store: Store) -> StartReceipt | None:
+        run = await store.processes.start(
             kind, id=name, version=version, due_at_ms=max(due_at_ms, 0), recovery=recovery
         )
-    )
+        return run.receipt
+
+    do(start)
     told = f"{name}: {state} {kind}{version} {recovery}"
     on = OnProcess(name)
     if state in ("due", "later"):

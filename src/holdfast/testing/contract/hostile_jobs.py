@@ -103,7 +103,7 @@ JOBS = [
     Call("queue.paused_sessions", always(limit=1), PAGE),
     Call("session.pause", always(), ""),
     Call("session.resume", always(), ""),
-    Call("session.follow", always(after=0, timeout_ms=0), "timeout_ms:timeout?"),
+    Call("session.follow", always(after=0, timeout_ms=0), "after:place? timeout_ms:timeout?"),
     Call("session.interrupt", always(reason="stop"), "reason:text"),
     Call("queue.retry", a_dead_batch, "session_id:id batch_id:id"),
     Call("queue.drop", a_dead_batch, "session_id:id batch_id:id"),

@@ -8,7 +8,7 @@ from typing import Any
 import holdfast
 from holdfast.leases import Lease, OnProcess
 from holdfast.processes import Abandoned, BySession, Provenance, SignalWait
-from holdfast.testing.contract.hostile_calls import LEASE
+from holdfast.testing.contract.hostile_calls import LEASE, always
 from holdfast.testing.contract.hostile_world import Call, World, parts
 
 KINDS = "kinds:sequence? kinds[0]:id"
@@ -40,10 +40,11 @@ RUNS = [
             "provenance": Provenance(BySession(holdfast.Scope("chat", "f")), {}),
             "recovery": "rerunnable",
         },
-        "kind:id args:document id:id? version:id due_at_ms:whole? wake_target:record? wake_target.session_id:id "
+        "kind:id args:args id:id? version:id due_at_ms:whole? wake_target:record? wake_target.session_id:id "
         "wake_target.frame_id:frame? provenance:record? provenance.originator:record "
         "provenance.originator.scope.session_id:id provenance.caused_by:document? recovery:word?",
     ),
+    Call("processes.handle", always(process_id="run-1"), "process_id:id"),
     Call(
         "processes.claim_next",
         lambda _: {"owner_id": "w1", "kinds": ["research"], "ttl_ms": 1},

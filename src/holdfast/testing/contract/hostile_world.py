@@ -102,12 +102,14 @@ WRONG: dict[str, tuple[object, ...]] = {
     "cursor": (
         7, b"x", object(), ["x"], "", "garbage", "é", "====", "W10", "e30", "WyJzZXNzaW9ucyIsIC0xXQ", "\ud800", "\0",
     ),
+    "place": (-1, 2**63, True, 1.5, b"x", object(), ["x"], "", "garbage", "W10", "WyJzZXNzaW9ucyIsIC0xXQ", "\ud800"),
     "document": (
         NAN, INFINITY, -INFINITY, [NAN], {"a": {"b": INFINITY}}, 2**64, -(2**63) - 1, [10**400], 1j,
         b"bytes", {"a": bytearray()}, (1, 2), {"a": (1,)}, {1: 2}, {"a": {None: 1}}, {True: 1}, {1, 2}, object(),
         "\ud800", {"a": ["\udfff"]}, {"\ud800": 1}, Root(), Path("x"),
         deep(65), deep(100), deep(100, dict), deep(5_000), endless(),
     ),
+    "args": (NAN, 2**64, b"bytes", {"a": (1,)}, {1: 2}, object(), "\ud800", deep(65), deep(5_000), endless()),
     "component": (NAN, (1, 2), {1: 2}, "\ud800", object(), deep(65), Ref("x"), Ref("json-sha256:00")),
     "ref": (7, b"x", "", "x", "json-sha256:" + "g" * 64, "text-sha256:" + "0" * 64, object()),
     "schema": (7, "text", [], NAN, {"type": 12}, {"$ref": "https://example.org/x"}, {"pattern": "("}, b"{}", object()),
@@ -249,7 +251,7 @@ class Target(msgspec.Struct, frozen=True):
     def wrong(self) -> tuple[object, ...]:
         """Return every value that must be refused here."""
         kind = self.kind.removesuffix("?")
-        takes_none = self.kind.endswith("?") or kind in ("document", "component")
+        takes_none = self.kind.endswith("?") or kind in ("document", "component", "args")
         return WRONG[kind] if takes_none else (None, *WRONG[kind])
 
     def __str__(self) -> str:

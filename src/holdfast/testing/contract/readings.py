@@ -153,6 +153,7 @@ READS: dict[str, Call] = {
     "ddl": lambda store: store.ddl(),
     "sessions.open": lambda store: _session(store).meta(),
     "sessions.handle": lambda store: store.sessions.handle("chat").session_id,
+    "processes.handle": lambda store: store.processes.handle("job").id,
     "sessions.list": lambda store: store.sessions.list(),
     "session.load": lambda store: store.sessions.handle("chat").load(),
     "session.load at": lambda store: store.sessions.handle("chat").load(at=1),

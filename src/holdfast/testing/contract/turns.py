@@ -228,7 +228,7 @@ class TurnContract(Contract):
         session = chat(store)
         with refused(bench, holdfast.InvalidRequest) as info, session.turn("t1") as turn:
             turn.add({"at": object()})
-        assert "graph.nodes[0].payload" in str(info.value)
+        assert "turn.add[0]" in str(info.value)
 
     def test_a_turn_needs_a_session_and_an_id(self, store: BlockingStore, bench: Bench) -> None:
         session = chat(store)
