@@ -74,7 +74,7 @@ async def follow(
     session = await sessions.find(tx, address)
     if session is None:
         return None, Seen((), place)
-    at = rules.Place(session.revision) if place is None else place
+    at = rules.place_in(place, session)
     items: list[StreamItem] = []
     for revision in await tx.list_revisions(session.session_key, after=at.revision, limit=TURNS_AT_ONCE):
         committed, at = rules.committed(at, revision.turn_id, revision.revision, await _messages(tx, revision))

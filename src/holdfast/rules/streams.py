@@ -12,7 +12,7 @@ from holdfast.errors import ClaimLost, Corrupt, InvalidRequest
 from holdfast.records.limits import Limits
 from holdfast.records.queue import WorkCompletion
 from holdfast.records.streams import StreamCommit, StreamDelta, StreamVoid
-from holdfast.rows import BatchRow, LeaseRow
+from holdfast.rows import BatchRow, LeaseRow, SessionRow
 from holdfast.rules import checks, leases
 from holdfast.stream_rows import StreamRow
 
@@ -25,7 +25,8 @@ TURN_BYTES = 4 * 1024 * 1024
 KEPT_MS = 24 * 3600 * 1000
 """Age from which the blocks of a turn whose worker died are deleted by the next turn that emits, of any session."""
 LISTING = "session stream"
-PLACE = (int, str, str, int, int)
+PLACE = (int, str, str, int, int, int)
+ANOTHER = "load the session again, and follow it from its revision"
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -37,11 +38,13 @@ class Place(msgspec.Struct, frozen=True):
     block: int = 0
     seen: int = 0
     """Values of the block that were seen."""
+    session_key: int = 0
+    """The session, in the incarnation that was followed; 0 if it has not been met yet."""
 
     @property
     def cursor(self) -> str:
         """The place as text."""
-        return codec.encode_cursor(LISTING, (self.revision, self.turn_id, self.claim_id, self.block, self.seen))
+        return codec.encode_cursor(LISTING, msgspec.structs.astuple(self))
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -58,6 +61,22 @@ def check_place(value: object) -> Place | None:
     if isinstance(value, str):
         return Place(*codec.decode_cursor(LISTING, value, PLACE))
     return Place(checks.whole("after", value))
+
+
+def place_in(place: Place | None, session: SessionRow) -> Place:
+    """Return a place in this session, its end for None. Raises InvalidRequest if it is a place in another one.
+
+    A session that was deleted and created again is another one.
+    """
+    if place is None:
+        return Place(session.revision, session_key=session.session_key)
+    if place.session_key == 0 and place.revision > session.revision:
+        problem = f"is revision {place.revision}, and {session.session_id!r} is at {session.revision}: {ANOTHER}"
+        raise InvalidRequest("after", problem)
+    if place.session_key not in (0, session.session_key):
+        problem = f"is a place in another session, or in {session.session_id!r} before it was deleted: {ANOTHER}"
+        raise InvalidRequest("after", problem)
+    return msgspec.structs.replace(place, session_key=session.session_key)
 
 
 def check_value(value: object, limits: Limits, *, emitted_bytes: int) -> bytes:
@@ -131,7 +150,7 @@ def deltas(place: Place, rows: Sequence[StreamRow]) -> tuple[list[StreamDelta], 
         begins = place.seen if (row.claim_id, row.block) == (place.claim_id, place.block) else 0
         for index, value in enumerate(values_of(row)):
             if index >= begins:
-                place = Place(place.revision, row.turn_id, row.claim_id, row.block, index + 1)
+                place = Place(place.revision, row.turn_id, row.claim_id, row.block, index + 1, place.session_key)
                 found.append(StreamDelta(row.turn_id, value, place.cursor))
     return found, place
 
@@ -140,13 +159,13 @@ def committed(
     place: Place, turn_id: str | None, revision: int, messages: tuple[object, ...]
 ) -> tuple[StreamCommit, Place]:
     """Return a committed turn, and the place after it. The turn replaces its own values, if they were seen."""
-    seen = Place(0) if turn_id == place.turn_id else place
+    seen = Place(0, session_key=place.session_key) if turn_id == place.turn_id else place
     after = msgspec.structs.replace(seen, revision=revision)
     return StreamCommit(turn_id, revision, messages, after.cursor), after
 
 
 def void(place: Place, batch: BatchRow | None) -> tuple[StreamVoid, Place]:
     """Return the end of the values that were seen, and the place after it."""
-    after = Place(place.revision)
+    after = Place(place.revision, session_key=place.session_key)
     state = None if batch is None else batch.settled_state
     return StreamVoid(place.turn_id, state or "restarted", after.cursor), after

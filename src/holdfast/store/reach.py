@@ -99,6 +99,7 @@ class ReachableSession:
         stopped, such as a browser that reconnects, pass the `cursor` of the last item that it saw. To miss no turn
         since a view was loaded, pass its revision. `StreamVoid` says that the deltas of a turn do not count any more;
         `StreamCommit` has the messages that replace them. With `timeout_ms`, ends when nothing comes for that long.
+        Raises `InvalidRequest` for a place in another session: one that was deleted and created again is another one.
 
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.append("hello", turn_id="message-1")

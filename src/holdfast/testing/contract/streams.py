@@ -229,6 +229,29 @@ class StreamContract(Contract):
         ):
             plain.emit("a")
 
+    def test_a_place_in_another_session_is_refused(self, bench: Bench, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        for number in range(3):
+            session.append(number, turn_id=f"t{number}")
+        *_, last = seen(store, 0)
+        store.sessions.create("other").append("hello", turn_id="t0")
+        with refused(bench, holdfast.InvalidRequest) as info:
+            list(store.sessions.handle("other").follow(last.cursor, timeout_ms=0))
+        assert "another session" in str(info.value)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            seen(store, 4)
+        assert "is at 3" in str(info.value)
+        assert seen(store, 3) == []
+        store.sessions.delete("chat")
+        store.sessions.create("chat").append("anew", turn_id="t0")
+        with refused(bench, holdfast.InvalidRequest) as info:
+            seen(store, last.cursor)
+        assert "before it was deleted" in str(info.value)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            seen(store, 3)
+        assert "is at 1" in str(info.value)
+        assert told(seen(store, 0)) == [("commit", "anew")]
+
     def test_a_session_that_does_not_exist_yet_can_be_followed(self, store: BlockingStore) -> None:
         assert seen(store) == []
         assert seen(store, 0) == []
