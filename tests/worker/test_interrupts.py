@@ -119,6 +119,62 @@ def test_an_interrupted_turn_keeps_what_its_handler_wants_before_the_next_turn_b
     assert got(store, stopped).state == "interrupted"
 
 
+def test_a_handler_has_ten_seconds_to_keep_its_turn_however_short_its_lease(
+    url: str, store: holdfast.BlockingStore
+) -> None:
+    stage = Stage()
+    worker = Worker(url, lease_s=0.5)
+
+    @worker.turn
+    async def answer(turn: holdfast.Turn) -> None:
+        if turn.input == "next":
+            turn.add("next")
+            return
+        stage.began.put("")
+        try:
+            await asyncio.sleep(WAIT_S)
+        except asyncio.CancelledError:
+            await asyncio.sleep(2)  # four lifetimes of its claim
+            turn.add("once upon")
+            turn.keep()
+            raise
+
+    _, following = put(store, "poem", "next")
+    session = store.sessions.handle("chat")
+    with Running(worker):
+        stage.wait_begun()
+        session.interrupt()
+        assert store.queue.wait_settled("chat", following, timeout_ms=1000 * WAIT_S).state == "completed"
+    assert session.messages() == ["once upon", "next"]
+    assert (worker.tally.interrupted, worker.tally.done, worker.tally.lost) == (1, 1, 0)
+
+
+def test_a_handler_that_does_not_end_in_that_time_is_cancelled_again(
+    url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.interrupting.KEEP_MS", 100)
+    stage = Stage()
+    worker = Worker(url)
+
+    @worker.turn
+    async def answer(turn: holdfast.Turn) -> None:
+        if turn.input == "poem":
+            stage.began.put("")
+            try:
+                await asyncio.sleep(WAIT_S)
+            finally:
+                await asyncio.sleep(WAIT_S)
+        turn.add(turn.input)
+
+    _, following = put(store, "poem", "next")
+    with Running(worker):
+        stage.wait_begun()
+        store.sessions.handle("chat").interrupt()
+        assert store.queue.wait_settled("chat", following, timeout_ms=1000 * WAIT_S).state == "completed"
+    assert store.sessions.handle("chat").messages() == ["next"]
+    assert (worker.tally.interrupted, worker.tally.done, worker.tally.lost) == (1, 1, 0)
+
+
 def test_a_handler_that_swallows_the_cancel_commits_nothing(url: str, store: holdfast.BlockingStore) -> None:
     stage = Stage()
     worker = Worker(url)

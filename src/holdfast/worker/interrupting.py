@@ -20,7 +20,7 @@ from holdfast.worker.keeper import Held
 WATCH_AFTER_S = 0.2
 """A call that is shorter than this is not watched for interrupts."""
 KEEP_MS = 10_000
-"""Time for the commit of what an interrupted turn keeps."""
+"""Time for an interrupted handler to end, and then for the commit of what its turn keeps."""
 
 
 class InterruptWatch:
@@ -31,7 +31,7 @@ class InterruptWatch:
         self._store = runner.store
         self._turn = turn
         self._held = held
-        self._has_cancelled = False
+        self._cancels = 0
         assert isinstance(held.claim, holdfast.WorkClaim)
         self._batch = held.claim.batches[0]
 
@@ -66,15 +66,23 @@ class InterruptWatch:
                 return  # the session was deleted: the next renewal tells
             else:
                 if batch.state == "interrupted":
-                    self._has_cancelled = True
                     self._interrupted()
-                    self._task.cancel()
+                    if not self._cancels:
+                        self._cancel()
+                    await asyncio.sleep(KEEP_MS / 1000)
+                    self._cancel()  # the session is not reserved any longer: nothing can be kept
                 return
+
+    def _cancel(self) -> None:
+        self._cancels += 1
+        self._task.cancel()
 
     def _interrupted(self) -> None:
         self._turn.interrupted = self._turn.cancelled = True
-        # The claim is gone, as a renewal would find: that is not a loss.
+        # The claim is gone, as a renewal would find. That is not a loss, and its time limits the handler no more.
         self._held.is_settling = True
+        self._runner.let_go(self._held)
+        self._cancels += self._held.has_cancelled  # a renewal came first
 
     async def was_interrupted(self, error: BaseException) -> bool:
         """Return whether the call ended because a person interrupted the turn. Looks again if its claim is lost."""
@@ -86,13 +94,12 @@ class InterruptWatch:
         with suppress(holdfast.HoldfastError):
             batch = await self._store.queue.get(self._batch.session_id, self._batch.batch_id)
             if batch is not None and batch.state == "interrupted":
-                self._has_cancelled = self._held.is_lost
                 self._interrupted()
         return self._turn.interrupted
 
     async def settle(self) -> None:
         """Store what the handler keeps, and let the next turn of the session begin."""
-        if self._has_cancelled:
+        for _ in range(self._cancels):
             self._task.uncancel()
         self._runner.tally.interrupted += 1
         log_event("worker", INFO, "a turn was interrupted")

@@ -34,6 +34,8 @@ class Held:
         self.claim = claim
         self.ttl_ms = ttl_ms
         self.is_lost = False
+        self.has_cancelled = False
+        """True once its loss has cancelled the handler."""
         self.is_settling = False
         """True from the moment at which its settlement is sent: its answer, and not a renewal, tells if it is lost."""
         self.is_settled = False

@@ -102,6 +102,7 @@ class Runner:
 
         def stop() -> None:
             if not held.is_settled:
+                held.has_cancelled = True
                 task.cancel()
 
         held = Held(claim, ttl_ms, sent_s, lambda: loop.call_soon_threadsafe(stop))
@@ -110,6 +111,10 @@ class Runner:
             yield held
         finally:
             self._keeper.drop(held)
+
+    def let_go(self, held: Held) -> None:
+        """Renew a claim no more, and let its end not stop the call."""
+        self._keeper.drop(held)
 
     def forgive(self, held: Held, name: str) -> None:
         """Go on after the cancel of a call whose claim was lost."""
