@@ -22,9 +22,17 @@ def test_a_limit_is_set_listed_and_taken_away(on: Any) -> None:
     assert (told["kind"], told["at_once"], told["per_key"], told["paused"]) == ("mail", 3, 2, False)
     lines = on("queue", "limits").out.splitlines()
     assert [line.split() for line in lines] == [["kind", "at", "once", "per", "key", "state"], ["mail", "3", "2"]]
+    assert on("queue", "limit", "mail").out == "mail: at once 3, per key 2\n", "a look changes nothing"
+    assert on("queue", "limit", "mail", "--json").json == told
+    refused = on("queue", "limit", "mail", "--none", "--at-once", 1)
+    assert (refused.code != 0, "leave out --at-once" in refused.err) == (True, True)
+    assert on("queue", "limit", "mail", "--none").out == "mail has no limits\n"
+    assert on("queue", "limit", "mail", "--none", "--json").json == {"name": "mail", "changed": False}
     assert on("queue", "limit", "mail").out == "mail has no limits\n"
-    assert on("queue", "limit", "mail", "--json").json == {"name": "mail", "changed": False}
+    assert on("queue", "limit", "mail", "--json").json is None
     assert on("queue", "limits", "--json").json["items"] == []
+    on("queue", "pause", "mail")
+    assert on("queue", "limit", "mail").out == "mail: at once any, per key any, paused\n"
 
 
 @pytest.mark.usefixtures("queued")

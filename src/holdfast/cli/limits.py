@@ -21,17 +21,27 @@ def list_limits(call: Call) -> int:
 
 
 def limit(call: Call) -> int:
-    """Set the limits of a kind, or take them away."""
+    """Set the limits of a kind, take them away, or show them."""
     given = call.options
+    is_set = given.at_once is not None or given.per_key is not None
+    if given.none and is_set:
+        raise holdfast.InvalidRequest("--none", "takes the limits away: leave out --at-once and --per-key")
+    shown: holdfast.queue.KindLimit | None
     with call.store() as store:
-        if given.at_once is None and given.per_key is None:
+        if given.none:
             changed = store.queue.remove_limit(given.kind)
             return _told(call, given.kind, changed=changed, done="has no limits", before="had no limits")
-        declared = store.queue.set_limit(given.kind, at_once=given.at_once, per_key=given.per_key)
+        if is_set:
+            shown = store.queue.set_limit(given.kind, at_once=given.at_once, per_key=given.per_key)
+        else:
+            shown = next((one for one in holdfast.every(store.queue.limits) if one.kind == given.kind), None)
     if given.json:
-        call.terminal.json(declared)
+        call.terminal.json(shown)
+    elif shown is None:
+        call.terminal.line(f"{given.kind} has no limits")
     else:
-        call.terminal.line(f"{given.kind}: at once {declared.at_once or 'any'}, per key {declared.per_key or 'any'}")
+        state = ", paused" if shown.paused else ""
+        call.terminal.line(f"{given.kind}: at once {shown.at_once or 'any'}, per key {shown.per_key or 'any'}{state}")
     return 0
 
 
@@ -111,16 +121,21 @@ COMMANDS = (
     ),
     Command(
         "queue limit",
-        "limit the claims of a kind that live at once",
+        "limit the claims of a kind that live at once, or show its limits",
         limit,
         (
             KIND,
             argument("--at-once", metavar="N", type=int, help="of the whole kind"),
             argument("--per-key", metavar="N", type=int, help="of each key"),
+            argument("--none", action="store_true", help="take both limits away"),
         ),
-        ("holdfast queue limit send-mail --at-once 10 --per-key 2", "holdfast queue limit send-mail"),
-        "The `KindLimit`; without limits, an object: `name` and `changed`.",
-        "Replaces both limits of the kind. Without any, takes them away.",
+        (
+            "holdfast queue limit send-mail",
+            "holdfast queue limit send-mail --at-once 10 --per-key 2",
+            "holdfast queue limit send-mail --none",
+        ),
+        "The `KindLimit`, null if the kind has none; with `--none`, an object: `name` and `changed`.",
+        "Replaces both limits of the kind. Without an option, changes nothing.",
     ),
     Command(
         "queue pause",
