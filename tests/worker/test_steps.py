@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.testing.clock import ManualClock
-from holdfast.worker import BlockingRun, GiveUp, JournalFull, Retry, Run, StepFailed, Worker, journal
+from holdfast.worker import BlockingRun, GiveUp, JournalFull, Retry, Run, SignalsLeft, StepFailed, Worker, journal
 
 WAIT_MS = 30_000
 
@@ -412,6 +412,35 @@ def test_signals_that_were_not_taken_go_on_with_the_run(url: str, store: holdfas
     run.signal("news", 2)
     worker.run(until_idle=True)
     assert run.result(timeout_ms=WAIT_MS) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("comes", ["before", "at the last moment"])
+def test_a_run_carries_over_so_many_signals_and_is_told_of_more(
+    url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch, comes: str
+) -> None:
+    monkeypatch.setattr(journal, "MOST_CARRIED", 2)
+    told: list[Any] = []
+
+    async def handler(run: Run, taken: int = 0) -> Any:
+        if taken:
+            return [taken, [await run.signal("news") for _ in range(2)]]
+        if comes == "at the last moment" and not told:
+            told.append("sent")
+            await run.store.events.signal(run.id, "news", 3, replay_key="n3")
+        try:
+            run.continue_as_new({"taken": -1})
+        except SignalsLeft as error:
+            told.extend([str(error), error.left])
+            told.append(await run.signal("news"))
+            run.continue_as_new({"taken": 1})
+
+    store.processes.start("any", id="r1")
+    for number in (1, 2, 3)[: 3 if comes == "before" else 2]:
+        store.events.signal("r1", "news", number)
+    run_once(url, store, handler)
+    assert store.processes.handle("r1").result(timeout_ms=WAIT_MS) == [1, [2, 3]]
+    assert "3 of 'news'" in told[-3]
+    assert told[-2:] == [{"news": 3}, 1]
 
 
 def test_a_parent_and_a_session_get_the_end_of_the_last_run_only(url: str, store: holdfast.BlockingStore) -> None:

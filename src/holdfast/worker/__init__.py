@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.worker.journal import JournalUse
     from holdfast.worker.replaying import Difference, Replay, replay
     from holdfast.worker.run import Child, Run
-    from holdfast.worker.run_errors import ChildFailed, JournalFull, StepConflict, StepFailed
+    from holdfast.worker.run_errors import ChildFailed, JournalFull, SignalsLeft, StepConflict, StepFailed
 
 _OF_RUNS = {
     "BlockingRun": "blocking_run",
@@ -24,6 +24,7 @@ _OF_RUNS = {
     "JournalUse": "journal",
     "Replay": "replaying",
     "Run": "run",
+    "SignalsLeft": "run_errors",
     "StepConflict": "run_errors",
     "RunFacts": "facts",
     "StepFailed": "run_errors",
@@ -46,6 +47,7 @@ __all__ = [
     "Retry",
     "Run",
     "RunFacts",
+    "SignalsLeft",
     "StepConflict",
     "StepFailed",
     "Tally",

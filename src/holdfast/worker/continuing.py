@@ -6,7 +6,7 @@ import re
 from typing import Any, cast
 
 import holdfast
-from holdfast.worker.journal import CANCEL_REQUESTED, SIGNAL
+from holdfast.worker.journal import CANCEL_REQUESTED, SIGNAL, Journal, require_few
 from holdfast.worker.run import Run
 from holdfast.worker.run_errors import Continued
 
@@ -24,8 +24,15 @@ def next_id(run_id: str) -> str:
     return f"{run_id}~2" if numbered is None else f"{numbered[1]}~{int(numbered[2]) + 1}"
 
 
-async def continued(store: holdfast.Store, run: Run, over: Continued) -> bool:
-    """Continue a run. Idempotent. Return False, and change nothing, if the run was asked to cancel."""
+async def continued(store: holdfast.Store, run: Run, journal: Journal, over: Continued) -> bool:
+    """Continue a run. Idempotent. Return False, and change nothing, if the run was asked to cancel.
+
+    Raises `SignalsLeft` if more signals have come meanwhile than a run carries over.
+    """
+    await journal.refresh()  # outside of the transaction, which then reads little
+    if journal.cancel is not None:
+        return False
+    require_few(run.id, journal.signals, run.taken)
     process = run.claim.process
     following = next_id(process.id)
     cause = _cause_of(process)
@@ -51,24 +58,24 @@ async def continued(store: holdfast.Store, run: Run, over: Continued) -> bool:
             if not receipt.replayed:
                 await tx.processes.register(registration)
                 # Read after the end was appended: from then on no other signal comes.
-                await _carry_over(tx, run, following)
+                await _carry_over(tx, run, journal, following)
     except _Cancelled:
         return False
     return True
 
 
-async def _carry_over(tx: holdfast.Store, run: Run, following: str) -> None:
-    left = dict(run.taken)
-    async for event in holdfast.every(tx.events.after, run.id, limit=tx.limits.page):
+async def _carry_over(tx: holdfast.Store, run: Run, journal: Journal, following: str) -> None:
+    """Give the next run the signals that were not taken: those that are known, and those of the last moment."""
+    signals = {name: list(payloads) for name, payloads in journal.signals.items()}
+    async for event in holdfast.every(tx.events.after, run.id, after=journal.seen, limit=tx.limits.page):
         if event.type == CANCEL_REQUESTED:
             raise _Cancelled
-        name = event.type.removeprefix(SIGNAL)
-        if not event.type.startswith(SIGNAL):
-            continue
-        if left.get(name, 0) > 0:
-            left[name] -= 1
-        else:
-            await tx.events.signal(following, name, event.payload, replay_key=f"carried:{run.id}:{event.sequence}")
+        if event.type.startswith(SIGNAL):
+            signals.setdefault(event.type.removeprefix(SIGNAL), []).append(event.payload)
+    require_few(run.id, signals, run.taken)
+    for name, payloads in signals.items():
+        for number, payload in enumerate(payloads[run.taken[name] :], start=run.taken[name] + 1):
+            await tx.events.signal(following, name, payload, replay_key=f"carried:{run.id}:{name}:{number}")
 
 
 async def newest_id(store: holdfast.Store, run_id: str) -> str:

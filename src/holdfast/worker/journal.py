@@ -7,12 +7,14 @@ large for an event is stored as artifacts before the event that names them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
 
 import holdfast
 from holdfast.spilling import spill, spilled_value
+from holdfast.worker.run_errors import SignalsLeft
 
 CANCEL_REQUESTED = "process.cancel_requested"
 STEP = "step"
@@ -25,6 +27,9 @@ MOST_EVENTS = 10_000
 """Events of a journal from which on no step begins. A handler reads its whole journal whenever it is claimed."""
 MOST_BYTES = 64 * 1024 * 1024
 """Bytes of recorded events from which on no step begins."""
+
+MOST_CARRIED = 1_000
+"""Signals that a run carries over when it continues. They are copied in one transaction, beside other writers."""
 
 
 class JournalUse(msgspec.Struct, frozen=True):
@@ -43,6 +48,13 @@ class JournalUse(msgspec.Struct, frozen=True):
         if self.size_bytes >= self.most_bytes:
             return f"has {self.size_bytes} bytes, the limit is {self.most_bytes}"
         return None
+
+
+def require_few(process_id: str, signals: Mapping[str, list[Any]], taken: Mapping[str, int]) -> None:
+    """Raise `SignalsLeft` if more signals were not taken than a run carries over."""
+    left = {name: len(payloads) - taken.get(name, 0) for name, payloads in signals.items()}
+    if sum(left.values()) > MOST_CARRIED:
+        raise SignalsLeft(process_id, {name: count for name, count in left.items() if count}, MOST_CARRIED)
 
 
 class Journal:

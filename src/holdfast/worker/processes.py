@@ -241,7 +241,7 @@ class Runs:
 
         A refusal, such as of arguments that cannot be stored, fails the attempt.
         """
-        going_on = partial(continued, self._store, run, over)
+        going_on = partial(continued, self._store, run, journal, over)
         try:
             has_ended = await self._runner.persist("a run is not continued", going_on)
         except holdfast.HoldfastError as error:

@@ -21,7 +21,7 @@ import msgspec
 import holdfast
 from holdfast import typed_values
 from holdfast.spilling import value_of
-from holdfast.worker.journal import OWN, SIGNAL, Journal, JournalUse
+from holdfast.worker.journal import OWN, SIGNAL, Journal, JournalUse, require_few
 from holdfast.worker.retries import Retry
 from holdfast.worker.run_errors import ChildFailed, Continued, Suspended
 from holdfast.worker.steps import Persist, StepCall, Steps, in_step
@@ -161,8 +161,9 @@ class Run:
         """End this run, and go on as a new one with these arguments and an empty journal, in one transaction.
 
         The new run has the wake target, the parent and the signals that this one did not take. `result` of this run is
-        that of the new one.
+        that of the new one. `SignalsLeft` if there are more than 1,000 such signals.
         """
+        require_few(self.id, self._journal.signals, self.taken)
         raise Continued(typed_values.plain(args), version)
 
     async def gather(self, *branches: Awaitable[Any]) -> list[Any]:

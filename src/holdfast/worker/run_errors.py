@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import holdfast
@@ -61,6 +62,23 @@ class JournalFull(holdfast.Conflict):
         )
         self.process_id = process_id
         self.name = name
+
+
+class SignalsLeft(holdfast.Conflict):
+    """A run has too many signals that it did not take, and so cannot continue as a new one. Nothing was changed.
+
+    `left` counts them by name: take them with `run.signal(name)`, and continue then.
+    """
+
+    def __init__(self, process_id: str, left: Mapping[str, int], most: int) -> None:
+        said = ", ".join(f"{count} of {name!r}" for name, count in left.items())
+        super().__init__(
+            f"run {process_id!r} has signals that it did not take ({said}), and carries over at most {most}: take them "
+            "with run.signal(name) before run.continue_as_new(args)"
+        )
+        self.process_id = process_id
+        self.left = dict(left)
+        self.most = most
 
 
 class ChildFailed(Exception):
