@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,8 +41,21 @@ def test_a_part_of_the_agent_is_in_the_tutorial_word_for_word(name: str) -> None
 
 
 def test_the_agent_is_small_enough_to_be_read() -> None:
-    assert len(AGENT.read_text(encoding="utf-8").splitlines()) < 300
-    assert len(SHIPPED) > 15
+    assert len(AGENT.read_text(encoding="utf-8").splitlines()) < 150
+    assert len(SHIPPED) > 12
+
+
+def test_the_tutorial_fits_a_narrow_terminal() -> None:
+    assert [line for line in PAGE.read_text(encoding="utf-8").splitlines() if len(line) > 80] == []
+
+
+def test_the_tutorial_can_be_run_twice(tmp_path: Path) -> None:
+    program = tmp_path / "tutorial.py"
+    program.write_text("\n".join(FENCE.findall(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
+    for _ in range(2):
+        done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "Are you there?" in done.stdout
 
 
 def test_the_example_is_the_file_of_the_package() -> None:

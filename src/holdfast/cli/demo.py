@@ -83,6 +83,8 @@ def _line(call: Call, moment: Moment) -> None:
 
 
 def _sum_up(call: Call, url: str, report: Report) -> None:
+    from holdfast.demo.script import LINES
+
     line = call.terminal.line
     line("")
     line(("counted in the store", "bold"))
@@ -93,11 +95,11 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
             f"  {name:36}{found:>5}  ",
             ("ok" if right else f"WRONG, {expected} expected", "green" if right else "red"),
         )
-    answers = report.expected["turns committed"]
+    answers = len(LINES)
     line("")
     line(
         f"{counted(len(report.killings), 'worker')} killed, {_leases(report)}, "
-        f"{counted(report.replays, 'stored turn')} retried, "
+        f"{counted(report.kept, 'recorded step')} kept, "
         f"model asked {counted(report.model_calls, 'time')} for {counted(answers, 'answer')}, {report.seconds:.1f} s"
     )
     if report.ok:
@@ -131,9 +133,9 @@ def _has_password(url: str) -> bool:
 
 def _leases(report: Report) -> str:
     if not report.leases:
-        return "no lease of theirs was alive"
+        return "no claim of theirs was alive"
     held, lost = (sum(one.refused for one in report.leases), sum(one.late_write_refused for one in report.leases))
-    return f"LeaseHeld {counted(held, 'time')}, LeaseLost {counted(lost, 'time')}"
+    return f"{counted(held, 'intruder')} and {counted(lost, 'late write')} refused"
 
 
 def _program() -> str:
@@ -168,16 +170,14 @@ def _document(url: str, report: Report) -> dict[str, object]:
         "leases": [
             {
                 "worker": one.worker,
-                "on": "session" if isinstance(one.lease.resource, holdfast.leases.OnSession) else "process",
-                "fence": one.lease.fence,
-                "expires_at_ms": one.expires_at_ms,
+                "on": "session" if isinstance(one.proof, holdfast.queue.WorkCompletion) else "process",
+                "fence": one.proof.fence,
                 "refused": one.refused,
-                "taken_over_at_ms": one.taken_over_at_ms,
                 "late_write_refused": one.late_write_refused,
             }
             for one in report.leases
         ],
-        "replays": report.replays,
+        "kept": report.kept,
         "model_calls": report.model_calls,
         "expected": report.expected,
         "counted": report.counted,
@@ -209,7 +209,7 @@ COMMANDS = (
         ("holdfast demo", "holdfast demo --seed 7", "holdfast demo --url postgresql://app@db/agents"),
         "An object: `ok`, `session_id`, `file` (null on PostgreSQL), `seconds`, `killings` (each with `worker`, "
         "`place`, `name`, `race`, `at_s`), `leases` (what the dead held, each with `worker`, `on`, `fence`, "
-        "`expires_at_ms`, `refused`, `taken_over_at_ms`, `late_write_refused`), `replays`, `model_calls`, `expected` "
+        "`refused`, `late_write_refused`), `kept` (recorded steps), `model_calls`, `expected` "
         "and `counted` (numbers by name), `timeline` (each with `at_s`, `who`, `what`).",
         "Without --url it makes a file in a folder for temporary files, and leaves it there to be looked into.\n"
         "HOLDFAST_URL is not read. On PostgreSQL everything goes into the schema holdfast_demo, or that of --schema.\n"

@@ -13,22 +13,21 @@ MESSAGES = {
 MANNERS = ("Gladly.", "Sure.", "Of course.")
 """The model chooses one at random, as a real model varies its words. The choice is stored once."""
 
-# Start of the last message -> the model's text, the tools that it calls, and its input and output tokens.
-LINES: dict[str, tuple[str, tuple[str, ...], int, int]] = {
-    "user: Please build": ("I start a build.", ("start_build",), 12, 6),
-    "tool: start_build": ("The build is running. I will tell you.", (), 25, 14),
-    "process: May I publish": ("I approve.", ("approve",), 40, 5),
-    "tool: approve": ("It may go on.", (), 52, 9),
-    "process: The build is done": ("I put the notes here.", ("attach_notes",), 60, 7),
-    "tool: attach_notes": ("The release notes are ready.", (), 75, 12),
-    "user: Please do that every night": ("I subscribe to the night.", ("build_each_night",), 80, 6),
-    "tool: build_each_night": ("From now on, every night.", (), 95, 10),
-    "process: The nightly build is done": ("Tonight's notes are ready, too.", (), 110, 11),
+# Start of the last message -> the model's text, the tools that it calls, and its tokens.
+LINES: dict[str, tuple[str, tuple[str, ...], int]] = {
+    "user: Please build": ("I start a build.", ("start_build",), 6),
+    "tool: start_build": ("The build is running. I will tell you.", (), 14),
+    "process: May I publish": ("The build asks for your approval.", (), 9),
+    "process: The build is done": ("I put the notes here.", ("attach_notes",), 7),
+    "tool: attach_notes": ("The release notes are ready.", (), 12),
+    "user: Please do that every night": ("I subscribe to the night.", ("build_each_night",), 6),
+    "tool: build_each_night": ("From now on, every night.", (), 10),
+    "process: The nightly build is done": ("Tonight's notes are ready, too.", (), 11),
 }
 
 TRANSCRIPT = (
     *("user", "assistant", "tool", "assistant"),  # message 1: start_build
-    *("process", "assistant", "tool", "assistant"),  # its question: approve
+    *("process", "assistant"),  # the build's question, which the user answers with a signal
     *("process", "assistant", "tool", "assistant"),  # its end: attach_notes
     *("user", "assistant", "tool", "assistant"),  # message 2: build_each_night
     *("process", "assistant"),  # the night's end
@@ -37,15 +36,15 @@ TRANSCRIPT = (
 
 ONCE = {
     "conversation in order": 1,
-    "turns committed": 9,
-    "nodes": 18,
-    "batches of work settled": 5,
-    "tokens": 629,
-    "processes completed": 2,
-    "events": 10,
+    "turns committed": 5,
+    "nodes": 16,
+    "batches of work settled": 6,
+    "tokens": 75,
+    "runs completed": 2,
+    "steps recorded": 7,
     "signals": 1,
     "attachments": 1,
-    "occurrences that started a process": 1,
+    "occurrences that started a run": 1,
     "left to do": 0,
     "damage found": 0,
 }
@@ -56,15 +55,6 @@ def model(conversation: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the script's answer to the last message, with tool calls and tokens."""
     last = conversation[-1]
     said = f"{last['role']}: {last['text']}"
-    text, tools, input_tokens, output_tokens = next(line for cue, line in LINES.items() if said.startswith(cue))
+    text, tools, tokens = next(line for cue, line in LINES.items() if said.startswith(cue))
     manner = random.choice(MANNERS)  # noqa: S311 - manners are no secret
-    label = "nightly build" if "build_each_night" in tools else "build"
-    args = {"label": label, "process": last.get("process")}
-    return {
-        "role": "assistant",
-        "text": f"{manner} {text}",
-        "calls": [{"tool": tool, "args": args} for tool in tools],
-        "model": MODEL,
-        "input_tokens": input_tokens,
-        "output_tokens": output_tokens,
-    }
+    return {"role": "assistant", "text": f"{manner} {text}", "calls": list(tools), "model": MODEL, "tokens": tokens}

@@ -12,14 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import holdfast
-from holdfast.demo.agent import say
 from holdfast.demo.script import MESSAGES, ONCE, TRANSCRIPT
 
 PATIENCE_S = 60.0
-LOOK_S = 0.02
+LOOK_S = 0.1
 RACE_S = 0.004
 WORKERS = 2
 RESPECTED = "leases of the dead respected"
@@ -33,14 +32,15 @@ class Place(NamedTuple):
     race: bool = False
 
 
-FIRST = (Place("committed", 1), Place("progressed", 5))
-"""Used without a seed: a turn that was stored and not acknowledged, and a background process in the middle."""
+FIRST = (Place("acted", 1), Place("recorded", 6))
+"""Used without a seed: an answer that was made and not committed, and a run in the middle."""
 
 PLACES = (
-    *(Place(place, number) for place in ("claimed", "acted", "thought", "committed") for number in (1, 2, 3, 4)),
-    *(Place("acted", number, race=True) for number in (1, 2, 3, 4, 5, 6)),
-    *(Place("progressed", number) for number in (1, 2, 3, 4, 5)),
-    *(Place(place, 1) for place in ("running", "built", "reserved")),
+    *(Place(place, number) for place in ("claimed", "thought", "acted", "committed") for number in (1, 2, 3, 4)),
+    *(Place("acted", number, race=True) for number in (1, 2, 3, 4, 5)),
+    *(Place(place, number) for place in ("built", "recorded") for number in (1, 2, 3, 4, 5)),
+    *(Place("running", number) for number in (1, 2, 3)),
+    *(Place(place, 1) for place in ("ended", "working", "triggered")),
 )
 
 MEANING = {
@@ -48,12 +48,18 @@ MEANING = {
     "thought": "the model had answered, and nothing was stored",
     "acted": "model and tools had done their work, and nothing was committed",
     "committed": "the turn was stored, and its receipt never seen",
-    "running": "it had just taken the process",
-    "progressed": "in the middle of a background process",
-    "built": "the process had ended, and no session was told",
-    "reserved": "the trigger had fired, and its process was not started",
+    "running": "it had just taken the run",
+    "built": "a step was done, and not recorded",
+    "recorded": "in the middle of a run",
+    "ended": "the run was done, and its end not stored",
+    "working": "it had just taken the job",
+    "triggered": "the trigger had started a run, and no worker had it",
 }
 RACE = "while it sent the commit; who knows whether that arrived"
+
+
+Proof: TypeAlias = holdfast.queue.WorkCompletion | holdfast.leases.Lease
+"""The proof that a worker holds a turn or a run."""
 
 
 class Moment(NamedTuple):
@@ -76,20 +82,19 @@ class Killing(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A lease that a worker held when it was killed, and the attempts to violate it."""
+    """A claim or a lease that a worker held when it was killed, and the attempts to violate it."""
 
     worker: str
-    lease: holdfast.leases.Lease
-    expires_at_ms: int
+    proof: Proof
     refused: bool
-    """True if a claim made at once got `LeaseHeld`. False if the lease expired at that very moment."""
-    taken_over_at_ms: int | None = None
+    """True if another writer got `LeaseHeld` while the worker lived."""
     late_write_refused: bool = False
+    """True if a write under it was refused after the worker's death."""
 
     @property
     def respected(self) -> bool:
-        """Return whether no claim succeeded before it expired, and no late write of the dead worker did afterwards."""
-        return self.late_write_refused and (self.taken_over_at_ms or 0) >= self.expires_at_ms
+        """Return whether no other writer got in before the worker's death, and no write of the dead did after it."""
+        return self.refused and self.late_write_refused
 
 
 class Report(NamedTuple):
@@ -99,7 +104,8 @@ class Report(NamedTuple):
     seconds: float
     killings: list[Killing]
     leases: list[Held]
-    replays: int
+    kept: int
+    """Recorded steps that a worker found when it took over a run."""
     model_calls: int
     expected: dict[str, int]
     counted: dict[str, int]
@@ -122,7 +128,7 @@ class Actor:
         self.name = name
         self.asked = 0
         self.killed = False
-        self.leases: dict[holdfast.leases.Resource, holdfast.leases.Lease] = {}
+        self.holds: dict[str, Proof] = {}
         # A POSIX session of its own: Ctrl-C reaches only the stage, which then ends the workers.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "holdfast.demo.worker"],
@@ -196,12 +202,12 @@ class Stage:
         self._actors: list[Actor] = []
         self._reached: dict[str, int] = {}
         self._labels: dict[str, str] = {}
-        self._batch_ids: set[str] = set()
+        self._batches: set[tuple[str, str]] = set()
         self._timeline: list[Moment] = []
         self._killings: list[Killing] = []
         self._held: list[Held] = []
-        self._replays = 0
-        self._acts = [self._first_act, self._second_act, self._third_act, self._curtain]
+        self._kept = 0
+        self._acts = [self._request, self._approval, self._second_request, self._night, self._curtain]
 
     # The play.
 
@@ -221,50 +227,62 @@ class Stage:
         finally:
             for actor in self._actors:
                 actor.dismiss()
+        # A race may have let the commit of the dead worker arrive: then no other took over, and it is tried here.
+        self._held = [one if one.late_write_refused else self._write_late(one) for one in self._held]
         return Report(
             session_id=self._session_id,
             seconds=round(time.monotonic() - self._began_s, 3),
             killings=self._killings,
             leases=self._held,
-            replays=self._replays,
+            kept=self._kept,
             model_calls=sum(actor.asked for actor in self._actors),
             expected={**ONCE, RESPECTED: len(self._held)},
             counted={
-                **count(self._store, session, self._batch_ids),
+                **count(self._store, session, self._batches),
                 RESPECTED: sum(one.respected for one in self._held),
             },
             timeline=self._timeline,
         )
 
-    def _first_act(self) -> bool:
+    def _request(self) -> bool:
         self._say_twice("message-1")
         return True
 
-    def _second_act(self) -> bool:
-        """Act after the build has asked, was approved, and has reported its end."""
+    def _approval(self) -> bool:
+        """Once the build has asked, approve twice, as people who click twice do."""
+        if not self._answered(2):
+            return False
+        for run in self._store.processes.list(started_by=self._session_id):
+            for _ in range(2):
+                clicked = self._store.events.signal(run.id, "approve", {"by": "user"}, replay_key="click-1")
+                self._tell("user", "approves" + (", clicked again: recorded once" if clicked.replayed else ""), "bold")
+        return True
+
+    def _second_request(self) -> bool:
         if not self._answered(3):
             return False
         self._say_twice("message-2")
         return True
 
-    def _third_act(self) -> bool:
-        """After the subscription exists, fire the source twice, as clocks may."""
-        if not self._answered(4):
+    def _night(self) -> bool:
+        """Once the subscription exists, fire the source twice, as clocks may."""
+        if not self._answered(4) or not self._store.triggers.list(session_id=self._session_id).items:
             return False
         for _ in range(2):
             source = f"{self._session_id}:night"
-            fired = self._store.triggers.emit("cron", source, idempotency_key="tonight", payload={"night": 1})
+            fired = self._store.triggers.emit("clock", source, idempotency_key="tonight")
             self._tell("clock", "the night falls" + (", said again: recorded once" if fired.replayed else ""), "bold")
         return True
 
     def _curtain(self) -> bool:
         running = self._store.processes.list(started_by=self._session_id)
-        return self._answered(5) and not running.items
+        jobs = self._store.queue.list(f"{self._session_id}:jobs")
+        return self._answered(5) and not running.items and not jobs.items
 
     def _say_twice(self, key: str) -> None:
         """Send the message twice, as a webhook does that saw no answer."""
-        first = say(self._store, self._session_id, key, MESSAGES[key])
-        again = say(self._store, self._session_id, key, MESSAGES[key])
+        chat, message = self._store.sessions.handle(self._session_id), {"role": "user", "text": MESSAGES[key]}
+        first, again = (chat.enqueue(message, source_key=key) for _ in range(2))
         same = "the same message" if first.batch_id == again.batch_id else "ANOTHER MESSAGE"
         self._tell("user", f"{MESSAGES[key]} (sent twice: {same})", "bold")
 
@@ -295,25 +313,25 @@ class Stage:
         place = str(said["place"])
         self._reached[place] = self._reached.get(place, 0) + 1
         actor.asked = said["asked"]
-        self._replays += place == "committed" and said["replayed"]
         if "label" in said:
             self._labels[said["name"]] = said["label"]
         if "batch_id" in said:
-            self._batch_ids.add(said["batch_id"])
+            self._batches.add((said["session"], said["batch_id"]))
+        self._follow(actor, said)
         doomed = next((one for one in self._doom if (one.place, one.number) == (place, self._reached[place])), None)
         if doomed is None:
             self._recount(actor, said)
-        if "lease" in said:
-            self._take(actor, said["lease"])
         if doomed is None:
             actor.nod()
         else:
             self._doom.remove(doomed)
             self._kill(actor, doomed, self._shown(said["name"]))
-            self._hire()
+            if self._doom:
+                self._hire()
         return True
 
     def _kill(self, actor: Actor, doomed: Place, name: str) -> None:
+        held = [self._intrude(actor, proof) for proof in actor.holds.values()]
         if doomed.race:
             actor.nod()
             time.sleep(self._chance.random() * RACE_S)
@@ -321,61 +339,61 @@ class Stage:
         self._killings.append(Killing(actor.name, doomed.place, name, doomed.race, self._at_s()))
         meaning = RACE if doomed.race else MEANING[doomed.place]
         self._tell(actor.name, f"KILLED with SIGKILL at {name}: {meaning}", "red")
-        for lease in actor.leases.values():
-            self._ask_at_once(actor, lease)
+        self._held += held
 
-    # Leases of dead workers.
+    # Leases and claims of dead workers.
 
-    def _ask_at_once(self, actor: Actor, lease: holdfast.leases.Lease) -> None:
-        """Claim a lease that a dead worker still holds. The claim must be refused until the lease expires."""
-        holder = self._store.leases.holder(lease.resource)
-        if holder is None or holder.fence != lease.fence:
-            return  # released or expired
-        refused, taken_at_ms = True, None
+    def _follow(self, actor: Actor, said: dict[str, Any]) -> None:
+        """Note what a worker holds. If a dead worker held it before, write under the old proof: that is refused."""
+        place, name = said["place"], said["name"]
+        if place in ("committed", "left"):
+            actor.holds.pop(name, None)
+        if place not in ("claimed", "running"):
+            return
+        actor.holds[name] = proof_of(actor.name, said)
+        taken_over = [number for number, one in enumerate(self._held) if is_same(one.proof, actor.holds[name])]
+        for number in taken_over:
+            if not self._held[number].late_write_refused:
+                self._held[number] = self._write_late(self._held[number])
+                self._kept += said.get("steps", 0)
+
+    def _intrude(self, actor: Actor, proof: Proof) -> Held:
+        """Act on a turn or a run that a living worker holds."""
         try:
-            taken = self._store.leases.claim(lease.resource, owner_id="impatient", ttl_ms=1)
-        except holdfast.LeaseHeld as held:
-            left_ms = max(0, held.expires_at_ms - self._store.now_ms())
-            whose = self._lane(lease.resource)
-            self._tell("impatient", f"asks for the {whose}'s lease, which holds for {left_ms} ms: LeaseHeld", "yellow")
-        else:
-            refused, taken_at_ms = False, taken.claimed_at_ms
-            self._store.leases.release(taken)
-        self._held.append(Held(actor.name, lease, holder.expires_at_ms, refused, taken_at_ms))
-
-    def _take(self, actor: Actor, given: dict[str, Any]) -> None:
-        """Record a new lease. If a dead worker held it before, write under the old one: that must be refused."""
-        session_id, process_id = given.pop("session_id"), given.pop("process_id")
-        resource = (
-            holdfast.leases.OnProcess(process_id) if session_id is None else holdfast.leases.OnSession(session_id)
-        )
-        lease = holdfast.leases.Lease(resource, actor.name, holdfast.leases.Token(given.pop("token")), **given)
-        actor.leases[resource] = lease
-        for number, held in enumerate(self._held):
-            if held.lease.resource == resource and not held.late_write_refused:
-                # If the impatient claim got it, that time counts.
-                at_ms = held.taken_over_at_ms or lease.claimed_at_ms
-                self._held[number] = held._replace(taken_over_at_ms=at_ms, late_write_refused=self._write_late(held))
-
-    def _write_late(self, held: Held) -> bool:
-        """Write as a slow worker would that is not dead. Anything but a refusal ends the demo."""
-        resource = held.lease.resource
-        try:
-            if isinstance(resource, holdfast.leases.OnSession):
-                session = self._store.sessions.handle(resource.session_id)
-                session.commit(holdfast.Commit(turn_id="too late", lease=held.lease))
-            else:
-                self._store.processes.complete(
-                    resource.process_id, holdfast.processes.Failed("too late"), lease=held.lease
+            if isinstance(proof, holdfast.queue.WorkCompletion):
+                self._store.sessions.handle(proof.session_id).append(
+                    {"role": "intruder", "text": "me first"}, wait_ms=0
                 )
-        except holdfast.LeaseLost:
-            old = f"the {self._lane(resource)}'s old lease, fence {held.lease.fence}"
-            self._tell(held.worker, f"(if it lived) would write under {old}: LeaseLost", "yellow")
-            return True
+            else:
+                self._store.leases.claim(proof.resource, owner_id="intruder", ttl_ms=1)
+        except holdfast.LeaseHeld:
+            self._tell("intruder", f"would write to {self._lane(proof)}, which {actor.name} holds: LeaseHeld", "yellow")
+            return Held(actor.name, proof, refused=True)
+        return Held(actor.name, proof, refused=False)
+
+    def _write_late(self, held: Held) -> Held:
+        """Write as a slow worker would that is not dead. Anything but a refusal ends the demo."""
+        proof = held.proof
+        try:
+            if isinstance(proof, holdfast.queue.WorkCompletion):
+                session = self._store.sessions.handle(proof.session_id)
+                session.commit(holdfast.Commit(turn_id="too late", completes=[proof]))
+            else:
+                assert isinstance(proof.resource, holdfast.leases.OnProcess)
+                self._store.processes.complete(
+                    proof.resource.process_id, holdfast.processes.Failed("too late"), lease=proof
+                )
+        except (holdfast.ClaimLost, holdfast.LeaseLost, holdfast.AlreadyTerminal) as lost:
+            what = f"(if it lived) would write to {self._lane(proof)} with fence {proof.fence}"
+            self._tell(held.worker, f"{what}: {type(lost).__name__}", "yellow")
+            return held._replace(late_write_refused=True)
         raise Stalled(f"{held.worker} wrote under a lease that another worker has: this store does not keep leases")
 
-    def _lane(self, resource: holdfast.leases.Resource) -> str:
-        return "session" if isinstance(resource, holdfast.leases.OnSession) else self._labels[resource.process_id]
+    def _lane(self, proof: Proof) -> str:
+        if isinstance(proof, holdfast.queue.WorkCompletion):
+            return "the session"
+        assert isinstance(proof.resource, holdfast.leases.OnProcess)
+        return f"the {self._labels[proof.resource.process_id]}"
 
     # The timeline.
 
@@ -383,41 +401,38 @@ class Stage:
         name = self._shown(said["name"])
         match said["place"]:
             case "claimed":
-                verb = self._verb(name, "answers")
-                self._tell(actor.name, f"{verb} {name} under the session's lease, fence {said['lease']['fence']}")
+                self._tell(actor.name, f"{self._verb(name, 'answers')} {name}, fence {said['claim']['fence']}")
             case "thought":
                 calls = "".join(f" -> {tool}" for tool in said["calls"])
                 self._tell(actor.name, f"  {said['text']}{calls}", "dim")
-            case "committed" if said["replayed"]:
-                self._tell(
-                    actor.name, f"retried turn {name}: revision {said['revision']}, as stored before the kill", "yellow"
-                )
             case "committed":
-                self._tell(actor.name, f"committed turn {name}: revision {said['revision']}", "green")
-            case "reserved":
-                self._tell(actor.name, "starts the process that the night has triggered")
+                self._tell(actor.name, f"committed the answer to {name}", "green")
+            case "working":
+                self._tell(actor.name, f"{self._verb(name, 'does')} the job {name}")
+            case "triggered":
+                self._tell(actor.name, "starts the run that the night has triggered")
             case "running":
-                verb = self._verb(name, "runs")
-                self._tell(actor.name, f"{verb} the {name} under its lease, fence {said['lease']['fence']}")
-            case "progressed":
-                again = ", noted before the kill" if said["replayed"] else ""
-                self._tell(actor.name, f"  {name}: part {said['part']}{again}", "yellow" if again else "dim")
+                kept = f", recorded before: {said['steps']}" if said["steps"] else ""
+                verb = self._verb(name, "goes on with" if kept else "runs")
+                self._tell(actor.name, f"{verb} the {name}, fence {said['lease']['fence']}{kept}")
             case "built":
+                self._tell(actor.name, f"  {name}: built its {said['part']}", "dim")
+            case "ended":
                 self._tell(actor.name, f"  {name}: done", "dim")
-            case _:  # the commit or the kill that follows shows it
+            case _:  # the kill that follows shows it
                 return
 
     def _verb(self, name: str, verb: str) -> str:
         """Return the verb for a worker's action, or "takes over" after a kill."""
-        if any(one.name.removesuffix("/0").removesuffix("/1") == name for one in self._killings):
+        if any(one.name == name for one in self._killings):
             return "takes over"
         return verb
 
     def _shown(self, name: str) -> str:
-        """Return a name with labels in place of process ids."""
+        """Return a name with labels in place of process ids. A run that no worker has claimed yet has no label."""
         for process_id, label in self._labels.items():
             name = name.replace(process_id, label)
-        return name
+        return "the triggered run" if name.startswith("process:") else name
 
     def _at_s(self) -> float:
         return round(time.monotonic() - self._began_s, 3)
@@ -428,8 +443,28 @@ class Stage:
         self._show(moment)
 
 
+def proof_of(owner_id: str, said: dict[str, Any]) -> Proof:
+    """Return what a worker holds, as it reported that."""
+    if said["place"] == "claimed":
+        claim = said["claim"]
+        token = holdfast.leases.Token(claim["token"])
+        return holdfast.queue.WorkCompletion(
+            claim["session_id"], claim["claim_id"], token, claim["fence"], (said["batch_id"],)
+        )
+    lease = said["lease"]
+    token = holdfast.leases.Token(lease["token"])
+    return holdfast.leases.Lease(holdfast.leases.OnProcess(said["name"]), owner_id, token, lease["fence"], 0, 0)
+
+
+def is_same(one: Proof, other: Proof) -> bool:
+    """Return whether two proofs are of the same message or run."""
+    if isinstance(one, holdfast.queue.WorkCompletion):
+        return isinstance(other, holdfast.queue.WorkCompletion) and one.batch_ids == other.batch_ids
+    return isinstance(other, holdfast.leases.Lease) and one.resource == other.resource
+
+
 def count(
-    store: holdfast.BlockingStore, session: holdfast.blocking.Session, batch_ids: Iterable[str]
+    store: holdfast.BlockingStore, session: holdfast.blocking.Session, batches: Iterable[tuple[str, str]]
 ) -> dict[str, int]:
     """Count the rows of a session and of the given batches, from the store alone."""
     assert session.session_id is not None
@@ -439,7 +474,8 @@ def count(
     processes = list(holdfast.every(store.processes.list, status="any", started_by=session.session_id))
     events = [event for process in processes for event in store.events.after(process.id, limit=1_000)]
     causes = [str(process.provenance.caused_by) for process in processes]
-    batches = [store.queue.get(session.session_id, batch_id) for batch_id in batch_ids]
+    settled = [store.queue.get(*place) for place in batches]
+    waiting = [*store.queue.list(session.session_id), *store.queue.list(f"{session.session_id}:jobs")]
     running = [process for process in processes if not process.is_terminal]
     scope = holdfast.Scope(session.session_id)
     undelivered = [
@@ -449,13 +485,13 @@ def count(
         "conversation in order": int(tuple(node.kind for node in view.graph.nodes) == TRANSCRIPT),
         "turns committed": len(session.history(limit=1_000)),
         "nodes": len(nodes),
-        "batches of work settled": sum(one is not None and one.state == "completed" for one in batches),
+        "batches of work settled": sum(one is not None and one.state == "completed" for one in settled),
         "tokens": sum(spent.total for spent in view.ledger),
-        "processes completed": sum(process.status == "completed" for process in processes),
-        "events": len(events),
+        "runs completed": sum(process.status == "completed" for process in processes),
+        "steps recorded": sum(event.type == "step" for event in events),
         "signals": sum(event.type.startswith("signal.") for event in events),
         "attachments": len(session.attachments.list()),
-        "occurrences that started a process": sum("trigger_occurrence" in cause for cause in causes),
-        "left to do": len(store.queue.list(session.session_id)) + len(running) + len(undelivered),
+        "occurrences that started a run": sum("trigger_occurrence" in cause for cause in causes),
+        "left to do": len(waiting) + len(running) + len(undelivered),
         "damage found": len(store.maintenance.verify().findings),
     }

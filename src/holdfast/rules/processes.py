@@ -97,17 +97,22 @@ def check_start(
     checks.identifier("kind", run.kind, limits)
     checks.identifier("version", run.version, limits)
     checks.document("args", run.args, limits)
-    wake = WakeRule(Pointer("/await_output"))
-    ends = [msgspec.structs.replace(core, wake=wake) for core in events.CORE_EVENT_TYPES if core.terminal is not None]
     registration = ProcessRegistration(
         id=process_id,
         input=run,
-        event_types=() if wake_target is None else ends,
+        event_types=() if wake_target is None else waking_ends(),
         provenance=provenance,
         wake_target=wake_target,
         recovery=recovery,
     )
     return check_registration(registration, limits)
+
+
+def waking_ends() -> tuple[EventType, ...]:
+    """Return the ends of a run as events that wake its target with the outcome."""
+    wake = WakeRule(Pointer("/await_output"))
+    ends = (core for core in events.CORE_EVENT_TYPES if core.terminal is not None)
+    return tuple(msgspec.structs.replace(core, wake=wake) for core in ends)
 
 
 def check_input(field: str, value: object, limits: Limits) -> ProcessInput:

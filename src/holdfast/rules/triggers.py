@@ -317,7 +317,8 @@ def delivery_of(row: DeliveryRow, occurrence: Occurrence, subscription: Subscrip
 def registration_for(delivery: TriggerDelivery) -> ProcessRegistration:
     """Return the registration of the process that a delivery starts: the target with arguments from the occurrence.
 
-    A payload that does not fit the subscription's schema is `InvalidRequest`: mark the delivery failed.
+    A payload that does not fit the subscription's schema is `InvalidRequest`: mark the delivery failed. The end of a
+    run wakes the subscription's target, unless the subscription declares event types of its own.
     """
     draft, occurrence = delivery.subscription.draft, delivery.occurrence
     schemas.require_valid("payload", codec.encode_document(occurrence.payload), draft.payload_schema)
@@ -331,11 +332,14 @@ def registration_for(delivery: TriggerDelivery) -> ProcessRegistration:
     elif args and isinstance(target, Engine):
         target = Engine(target.kind, {**(target.payload or {}), "args": args})
     identity: ProcessIdentity | None = draft.target_identity
+    event_types = draft.event_types
+    if isinstance(target, Run) and draft.wake_target is not None and not event_types:
+        event_types = processes.waking_ends()
     return ProcessRegistration(
         id=delivery.process_id,
         input=target,
         identity=identity,
-        event_types=draft.event_types,
+        event_types=event_types,
         provenance=Provenance(
             draft.registrant, {"type": "trigger_occurrence", "occurrence_id": occurrence.occurrence_id}
         ),

@@ -39,6 +39,7 @@ class BlockingRun:
     def __init__(self, run: Run, loop: OnLoop, store: Any = None) -> None:
         self._run = run
         self._loop = loop
+        self.claim = run.claim
         self.id = run.id
         self.kind = run.kind
         self.version = run.version

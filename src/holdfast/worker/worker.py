@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import holdfast
 from holdfast.worker import handlers
@@ -81,6 +81,28 @@ class Worker:
 
     # Handlers.
 
+    @overload
+    def turn(
+        self,
+        function: F,
+        *,
+        kind: str = "turn",
+        retry: Retry = ...,
+        timeout_s: float | None = None,
+        at_once: int | None = None,
+        per_key: int | None = None,
+    ) -> F: ...
+    @overload
+    def turn(
+        self,
+        function: None = None,
+        *,
+        kind: str = "turn",
+        retry: Retry = ...,
+        timeout_s: float | None = None,
+        at_once: int | None = None,
+        per_key: int | None = None,
+    ) -> Callable[[F], F]: ...
     def turn(
         self,
         function: Callable[..., Any] | None = None,

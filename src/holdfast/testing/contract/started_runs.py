@@ -56,6 +56,21 @@ class StartedRunContract(Contract):
         assert woken(store) == [holdfast.processes.RunEnded(run_id, holdfast.processes.Completed({"text": LARGE}))]
         assert store.maintenance.verify().findings == ()
 
+    def test_the_end_of_a_run_that_a_trigger_started_wakes_the_session_once(self, store: BlockingStore) -> None:
+        store.sessions.create("chat")
+        draft = holdfast.triggers.SubscriptionDraft(
+            source_type="clock",
+            source_key="night",
+            target=holdfast.processes.Run("research"),
+            wake_target=holdfast.Scope("chat"),
+        )
+        store.triggers.subscribe(draft)
+        (delivery,) = store.triggers.emit("clock", "night", idempotency_key="monday").deliveries
+        run = store.processes.register(holdfast.triggers.registration_for(delivery))
+        for _ in range(2):
+            store.processes.complete(run.id, holdfast.processes.Failed("no answer"))
+        assert woken(store) == [holdfast.processes.RunEnded(run.id, holdfast.processes.Failed("no answer"))]
+
     def test_a_turn_that_is_not_committed_starts_nothing(self, store: BlockingStore, bench: Bench) -> None:
         session = store.sessions.create("chat")
         with pytest.raises(Broken), session.turn("message-1") as turn:
