@@ -71,7 +71,7 @@ class Runner:
             await self._leave_behind()
 
     async def _leave_behind(self) -> None:
-        """Give back the work of handlers that do not end although they were cancelled. Their writes are then refused."""
+        """Give back the work of handlers that do not end although they were cancelled. Their writes are refused."""
         message = "%(calls)s handlers swallow CancelledError and do not end: their work is given back"
         log_event("worker", WARNING, message, calls=len(self.running))
         for claim in self._keeper.give_up_all():
