@@ -359,6 +359,24 @@ def test_a_result_that_is_not_of_its_declared_type_is_an_attempt_that_failed(
     assert answers == []
 
 
+def test_keys_of_steps_and_ids_of_runs_never_meet(url: str, store: holdfast.BlockingStore) -> None:
+    keys: list[str] = []
+
+    async def handler(run: Run, steps: list[str]) -> None:
+        keys.extend(run.key(step) for step in steps)
+
+    store.processes.start("any", {"steps": ["c", "c%2F"]}, id="r1/b")
+    run_once(url, store, handler, {"steps": ["b/c", "b%2Fc", "plain"]})
+    assert len(set(keys)) == 5
+    assert "r1/plain" in keys
+    ids: list[str] = []
+    sessions = [store.sessions.create("a"), store.sessions.create("a/b")]
+    for session, turn_id in ((sessions[0], "b/c"), (sessions[1], "c"), (sessions[0], "b%2Fc")):
+        with session.turn(turn_id) as turn:
+            ids.append(turn.start("none"))
+    assert len(set(ids)) == 3
+
+
 # Runs that continue.
 
 

@@ -32,8 +32,9 @@ class StartIntent(msgspec.Struct, frozen=True):
 
 
 def default_id(session_id: str, turn: str, index: int) -> str:
-    """Return the id of a run that a turn starts without naming it."""
-    return f"{session_id}/{turn}/run-{index}"
+    """Return the id of a run that a turn starts without naming it. No other turn, of any session, has the same."""
+    part = turn.replace("%", "%25").replace("/", "%2F")
+    return f"{session_id}/{part}/run-{index}"
 
 
 def check_starts(value: object, session_id: str, turn: str, limits: Limits) -> tuple[StartIntent, ...]:

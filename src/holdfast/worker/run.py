@@ -147,7 +147,9 @@ class Run:
 
     def key(self, name: str) -> str:
         """Return the idempotency key of a step: the same at each attempt, and unlike that of any other step."""
-        return f"{self.id}/{name}"
+        # No "/" in the last part: the key of step `b/c` of run `a` is not that of step `c` of run `a/b`.
+        part = name.replace("%", "%25").replace("/", "%2F")
+        return f"{self.id}/{part}"
 
     async def until(self, at_ms: int | None) -> None:
         """Wait durably until a time that is recorded, None being now."""
