@@ -246,7 +246,8 @@ class TickContract(Contract):
         if cause == "resumed":
             store.schedules.pause("nightly")
         schedule = Schedule("moved", NIGHTLY, "UTC", None, None, False, clock.now_ms() + 60_000, None, 0, None, 0, 0)
-        waiting = in_background(lambda: store.schedules.wait_next(timeout_ms=WAIT_MS))
+        # The schedule will be due before the wait ends: otherwise the wait may sleep through the change.
+        waiting = in_background(lambda: store.schedules.wait_next(timeout_ms=2 * 60_000))
         bench.parked()
         if cause == "resumed":
             other.schedules.resume("nightly")
