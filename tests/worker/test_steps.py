@@ -377,6 +377,36 @@ def test_keys_of_steps_and_ids_of_runs_never_meet(url: str, store: holdfast.Bloc
     assert len(set(ids)) == 3
 
 
+def test_a_signal_named_child_is_the_senders_and_never_the_workers(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+
+    @worker.process("any", retry=Retry(1))
+    async def parent(run: Run) -> Any:
+        result = await (await run.start("kid")).result()
+        return [result, await run.signal("child")]
+
+    @worker.process("kid")
+    async def kid(run: Run) -> str:
+        return "the kid's"
+
+    store.processes.start("any", id="r1")
+    worker.run(until_idle=True)
+    assert outcome_of(store) is None
+    store.events.signal("r1", "child", "the sender's")
+    worker.run(until_idle=True)
+    assert outcome_of(store) == holdfast.processes.Completed(["the kid's", "the sender's"])
+
+
+@pytest.mark.parametrize("name", ["", " ", 5, "a.b", "holdfast-child"])
+def test_a_run_waits_for_no_signal_that_cannot_be_sent(url: str, store: holdfast.BlockingStore, name: Any) -> None:
+    async def handler(run: Run) -> None:
+        await run.signal(name, timeout_s=0)
+
+    outcome = run_once(url, store, handler)
+    assert isinstance(outcome, holdfast.processes.Failed)
+    assert "InvalidRequest: run.signal: needs a name" in outcome.message
+
+
 # Runs that continue.
 
 

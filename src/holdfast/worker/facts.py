@@ -11,7 +11,7 @@ import holdfast
 from holdfast.worker.journal import MOST_BYTES, MOST_EVENTS, OWN, RETRIED, STEP, JournalUse
 
 STARTED = f"{OWN}started:"
-CHILD_ENDED = "child"
+CHILD_ENDED = "holdfast-child"
 WaitKind: TypeAlias = Literal["worker", "claim", "signal", "child", "sleep", "step retry", "retry"]
 """The reason for which a run has not ended: a worker runs it, it can be claimed, or it waits for something."""
 
@@ -146,8 +146,9 @@ def _wait(
     if process.due_at_ms is not None and process.due_at_ms <= now_ms:
         return RunWait("claim", until_ms=process.due_at_ms)
     if process.wait is not None:
-        kind: WaitKind = "child" if process.wait.name == CHILD_ENDED else "signal"
-        return RunWait(kind, process.wait.name, process.due_at_ms)
+        if process.wait.name == CHILD_ENDED:
+            return RunWait("child", "child", process.due_at_ms)
+        return RunWait("signal", process.wait.name, process.due_at_ms)
     for step in steps:
         if step.state == "retried" and step.next_at_ms == process.due_at_ms:
             return RunWait("step retry", step.name, process.due_at_ms)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import time
 import uuid
 from collections import Counter
@@ -33,8 +34,11 @@ InThread: TypeAlias = Callable[..., Awaitable[Any]]
 IN_MEMORY_MS = 5_000
 """A wait up to this long keeps the slot of the worker. A longer one suspends the run."""
 STARTED = f"{OWN}started:"
+_SIGNAL_NAME = re.compile(r"[A-Za-z0-9_-]+")
 LONGEST_S = 366 * 24 * 3600.0
-CHILD_ENDED = "child"
+RESERVED = "holdfast-"
+"""The beginning of names of signals that are the worker's own."""
+CHILD_ENDED = f"{RESERVED}child"
 """The signal that a run gets when a child of it has ended."""
 LOOK_AT_CHILD_MS = 60_000
 """Time until a run that waits for a child looks at it without a signal: others may have ended the child."""
@@ -230,6 +234,7 @@ class Run:
 
         Meanwhile the run is suspended and holds no worker. Send it with `store.events.signal(run_id, name, payload)`.
         """
+        _require_signal_name(name)
         place = self._next(f"signal:{name}")
         until_ms = None if timeout_s is None else await self._deadline(place, timeout_s)
         if self._journal.steps.get(f"{place}:timeout") is None:
@@ -365,6 +370,12 @@ async def _caught(branch: Awaitable[Any]) -> Any:
 
 async def _given(value: Any) -> Any:
     return value
+
+
+def _require_signal_name(name: object) -> None:
+    if not isinstance(name, str) or not _SIGNAL_NAME.fullmatch(name) or name.startswith(RESERVED):
+        problem = f"needs a name of letters, digits, '_' and '-' that does not begin with {RESERVED!r}, not {name!r}"
+        raise holdfast.InvalidRequest("run.signal", problem)
 
 
 def _milliseconds(field: str, seconds: object) -> int:
