@@ -324,7 +324,8 @@ class UnknownSchedule(NotFound):
     """No schedule of this name is declared."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"unknown schedule {name!r}: declare it with schedules.put, or see schedules.list")
+        declare = NextStep("declare it with", "schedules.put()")
+        super().__init__(f"unknown schedule {name!r}", declare, NextStep("see", "schedules.list()"))
         self.name = name
 
 

@@ -77,3 +77,10 @@ def test_an_unknown_schedule_is_an_error_that_says_where_to_look(on: Any, declar
     assert "'hourly'" in ran.err
     assert "schedules list" in ran.err.replace("schedules.list", "schedules list")
     assert on("schedules", command, "").code in (1, 2)
+
+
+@pytest.mark.usefixtures("declared")
+def test_an_unknown_schedule_is_refused_with_a_command_to_go_on(on: Any) -> None:
+    refused = on("schedules", "run", "nope")
+    assert refused.code != 0
+    assert "unknown schedule 'nope': see holdfast schedules list" in refused.err
