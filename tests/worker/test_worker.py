@@ -526,9 +526,12 @@ def generator(turn: object) -> Any:
     ("make", "field"),
     [
         (lambda: Worker("memory:", concurrency=0), "concurrency"),
+        pytest.param(lambda: Worker("memory:", concurrency=1.5), "concurrency", id="not whole"),  # type: ignore[arg-type]
+        (lambda: Worker("memory:", options=5), "options"),  # type: ignore[arg-type]
         (lambda: Worker("memory:", lease_s=0), "lease_s"),
         (lambda: Worker("memory:", grace_s=-1), "grace_s"),
         (lambda: Worker("memory:").job("")(print), "kind"),
+        pytest.param(lambda: Worker("memory:").job("turn")(print), "kind", id="kind of messages"),
         (lambda: Worker("memory:").job("mail", timeout_s=0)(print), "timeout_s"),
         (lambda: Worker("memory:").job("mail", retry=3)(print), "retry"),  # type: ignore[arg-type]
         (lambda: Worker("memory:").turn(generator), "handler"),
@@ -542,12 +545,23 @@ def test_a_mistake_is_refused_by_name(make: Callable[[], object], field: str) ->
     assert info.value.field == field
 
 
-def test_a_kind_has_one_handler() -> None:
+def test_a_worker_does_not_run_inside_of_an_event_loop() -> None:
     worker = Worker("memory:")
     worker.turn(print)
+
+    async def main() -> None:
+        worker.run()
+
+    with pytest.raises(holdfast.InvalidRequest, match="await worker"):
+        asyncio.run(main())
+
+
+def test_a_kind_has_one_handler() -> None:
+    worker = Worker("memory:")
+    worker.turn(kind="chat")(print)
     with pytest.raises(holdfast.InvalidRequest, match="print"):
-        worker.job("turn")(print)
-    assert repr(worker) == "Worker(turn)"
+        worker.job("chat")(print)
+    assert repr(worker) == "Worker(chat)"
 
 
 # Limits.

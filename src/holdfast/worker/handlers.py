@@ -174,6 +174,20 @@ def check_number(field: str, value: object, *, least: float, most: float) -> flo
     return value
 
 
+def check_options(value: object) -> None:
+    """Raises InvalidRequest unless these are options of a store, or None."""
+    if not isinstance(value, holdfast.SqliteOptions | holdfast.PostgresOptions | None):
+        problem = f"must be SqliteOptions or PostgresOptions, not {type(value).__name__}"
+        raise holdfast.InvalidRequest("options", problem)
+
+
+def check_whole(field: str, value: object, *, least: int, most: int) -> int:
+    """Return a checked whole number."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise holdfast.InvalidRequest(field, f"must be a whole number from {least} to {most}")
+    return value
+
+
 def check_retry(value: object) -> Retry:
     """Return a checked retry policy."""
     if not isinstance(value, Retry):

@@ -51,6 +51,7 @@ class Worker:
         handlers.check_store(store)
         if isinstance(store, holdfast.Store) and options is not None:
             raise holdfast.InvalidRequest("options", "go with a URL: the store is open already")
+        handlers.check_options(options)
         # Loads asyncio, which a program that only names the class does not need.
         from holdfast.worker.service import Service
 
@@ -62,7 +63,7 @@ class Worker:
             options,
             self._handlers,
             self.tally,
-            concurrency=int(handlers.check_number("concurrency", concurrency, least=1, most=10_000)),
+            concurrency=handlers.check_whole("concurrency", concurrency, least=1, most=10_000),
             lease_ms=int(1000 * handlers.check_number("lease_s", lease_s, least=0.5, most=86_400)),
             grace_s=handlers.check_number("grace_s", grace_s, least=0, most=86_400),
             name=name,
@@ -152,6 +153,8 @@ class Worker:
         ...     worker.run(until_idle=True)
         ada hello
         """
+        if kind == "turn":
+            raise holdfast.InvalidRequest("kind", "'turn' is the kind of messages: use @worker.turn, or another kind")
         terms = _limits(at_once, per_key)
 
         def register(given: F) -> F:
