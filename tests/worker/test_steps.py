@@ -328,6 +328,23 @@ def test_a_full_journal_refuses_a_step_before_its_call_and_names_the_way_out(
     assert "run.continue_as_new(args)" in told[0]
 
 
+@pytest.mark.parametrize("way", ["now", "uuid", "sleep", "start"])
+def test_a_full_journal_takes_no_record_of_any_kind(
+    url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(journal, "MOST_EVENTS", 1)
+
+    async def handler(run: Run) -> None:
+        await run.step("one", int)
+        args = {"sleep": [0], "start": ["kid"]}.get(way, [])
+        await getattr(run, way)(*args)
+
+    outcome = run_once(url, store, handler)
+    assert isinstance(outcome, holdfast.processes.Failed)
+    assert "JournalFull" in outcome.message
+    assert [one.id for one in store.processes.list(status="any") if one.id.startswith("r1/")] == []
+
+
 def test_a_journal_of_too_many_bytes_is_full(
     url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -282,6 +282,8 @@ class Run:
         """Start a child run, once. It is cancelled with this run unless it is `detached`."""
         child_id = f"{self.id}/{self._next('child').removeprefix(OWN)}" if id is None else id
         given = typed_values.plain(args)
+        if not detached and f"{STARTED}{child_id}" not in self._journal.steps:
+            self.steps.require_room(f"{STARTED}{child_id}")
         provenance = holdfast.processes.Provenance(caused_by={"type": "run", "process_id": self.id})
         await self._persist(
             "a child is not started",

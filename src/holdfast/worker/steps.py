@@ -88,7 +88,10 @@ class Steps:
     async def once(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """Return the value of a step of the run's own: the recorded one, or a new one."""
         found = self.find(name)
-        return (await self.record(name, {"value": await make()}) if found is None else found)["value"]
+        if found is None:
+            self.require_room(name)
+            found = await self.record(name, {"value": await make()})
+        return found["value"]
 
     def require_all_asked(self) -> None:
         """Raise `StepConflict` if the handler returned without a step that was recorded."""
