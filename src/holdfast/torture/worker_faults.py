@@ -20,6 +20,8 @@ PIECES_A_KILL = 8
 SHARE_STOPPED = 0.3
 """Share of the faults that stop a worker until its claims have expired, instead of killing it."""
 BETWEEN_S = 0.08
+STRUCK = Terms(longest_s=0.2)
+"""Calls that are long enough for most kills and stops to come in the middle of some."""
 SKEWED = 3
 WRONG_CLOCKS = Terms(lease_s=40, grace_s=20, longest_s=0.2, skew_s=3600.0)
 """Calls that are long enough for others to take the work, if a clock says that its claim has expired."""
@@ -40,7 +42,7 @@ def kill_workers(scratch: Scratch, seed: int) -> Ran:
 
 
 def _killed(scratch: Scratch, place: Place, dice: random.Random, size: int) -> list[str]:
-    with Pool(place, scratch.file("notes"), dice, size) as pool:
+    with Pool(place, scratch.file("notes"), dice, size, STRUCK) as pool:
         for _ in range(KILLS_A_POOL):
             pool.give(PIECES_A_KILL)
             time.sleep(dice.uniform(0, BETWEEN_S))  # strike at a random moment

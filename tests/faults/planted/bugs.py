@@ -32,6 +32,7 @@ from holdfast.operations import events
 from holdfast.rules import claims, commits, leases
 from holdfast.store.context import Context
 from holdfast.torture import workers
+from holdfast.worker.keeper import Keeper
 from holdfast.worker.running import Runner
 from holdfast.worker.work import Work
 
@@ -336,7 +337,7 @@ def block_left_open_by_an_interrupt(put: Set) -> None:
 
 
 def settled_by_whichever_claim(put: Set) -> None:
-    """A settlement names its batches, and any worker that once had them may settle them."""
+    """A settlement names its batches, and any worker that once had them may settle them, however late."""
     right = claims.require_claim
 
     def require_claim(completion: Any, rows: Any, now_ms: int) -> list[Any]:
@@ -344,6 +345,9 @@ def settled_by_whichever_claim(put: Set) -> None:
         return named or right(completion, rows, now_ms)
 
     put(claims, "require_claim", require_claim)
+    # A worker that has noticed its loss does not even try.
+    put(Keeper, "give_up_overdue", lambda self: None)
+    put(Keeper, "_give_up", lambda self, held: None)
 
 
 def turns_claimed_like_jobs(put: Set) -> None:
