@@ -104,13 +104,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Measure coverage in tests that reach a line first, and not again in others that reach the same lines."""
     if MEASURING is None:
         return (yield)
-    measured = is_measured(item)
-    if measured:
-        MEASURING.start()
-    # It tells child processes to measure, which doubles their cost; starting coverage sets it again.
-    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
-    if not measured:
+    if not is_measured(item):
+        # It tells child processes to measure; starting coverage again sets it again.
+        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
         return (yield)
+    MEASURING.start()
     try:
         return (yield)
     finally:
@@ -133,8 +131,8 @@ def is_measured(item: pytest.Item) -> bool:
     bench = parameters.get("bench")
     if path.as_posix().startswith(MEASURED_IN_MEMORY) and bench != "memory-blocking":
         return False
-    # Decisions depend on values. Databases take none: there, the first values reach the same lines as all.
-    if bench in ("sqlite-blocking", "postgres-blocking") and not is_first_of_its_values(item):
+    # Decisions depend on values. SQLite takes none itself: there, the first values reach the same lines as all.
+    if bench == "sqlite-blocking" and not is_first_of_its_values(item):
         return False
     # Measure a contract's case once for each database, and a seeded test once.
     return bench not in UNMEASURED_BENCHES and not parameters.get("seed")
