@@ -168,7 +168,7 @@ UNMEASURED = (
         "test_json_chunks.py::test_pieces_together",
         "test_cost.py::test_a_commit",
     ),
-    "test_cost.py::test_a_thousand",
+    *("test_cost.py::test_a_thousand", "worker/test_outages.py::test_a_thousand"),
     *("backends/test_damaged_files.py", "backends/sqlite/test_byte_flips.py", "backends/sqlite/test_loose_damage.py"),
     *("backends/postgres/test_statement", "backends/postgres/test_process_races.py"),
     *("backends/postgres/test_stale_hints.py", "backends/postgres/test_verify_damage.py"),

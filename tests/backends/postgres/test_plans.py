@@ -154,6 +154,11 @@ IN_FUNCTIONS = (
         AND session_key = $3::bigint
         AND claim_id = $4::text
     """,
+    """
+    DELETE FROM holdfast.slots
+    WHERE kind || '' = $1::text
+        AND expires_at_ms <= $2::bigint
+    """,
 )
 """Lookups that only server functions make."""
 
