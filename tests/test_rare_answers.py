@@ -10,10 +10,12 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.leases import Token
+from holdfast.leases import OnProcess, OnSession, Token
 from holdfast.operations import streams
+from holdfast.ports.verdicts import LeaseVerdict
 from holdfast.processes import Completed
 from holdfast.queue import WorkCompletion
+from holdfast.rules import verdicts
 from holdfast.rules.streams import Block
 from holdfast.testing.clock import ManualClock
 
@@ -28,6 +30,20 @@ def test_a_claim_on_a_session_that_never_was_cannot_emit() -> None:
 
     with pytest.raises(holdfast.ClaimLost):
         asyncio.run(emit())
+
+
+@pytest.mark.parametrize(
+    ("verdict", "resource", "error"),
+    [
+        ("deleted", OnSession("chat"), holdfast.SessionDeleted),
+        ("unknown", OnProcess("run-1"), holdfast.UnknownProcess),
+        ("ended", OnProcess("run-1"), holdfast.AlreadyTerminal),
+        ("lease_lost", OnSession("chat"), holdfast.LeaseLost),
+    ],
+)
+def test_a_servers_verdict_on_a_lease_is_an_error(verdict: Any, resource: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        verdicts.refuse_lease(LeaseVerdict(verdict), resource)
 
 
 def test_a_turn_without_messages_is_followed() -> None:
