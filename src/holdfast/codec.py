@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import math
 import re
 import sys
@@ -61,7 +60,6 @@ _encode_64_bit = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 _encode_sorted = msgspec.json.Encoder(enc_hook=_plain, order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
-
 _building = threading.RLock()  # a signal handler may use another store
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
@@ -87,8 +85,7 @@ def _decoded_as(kind: type[T], data: bytes) -> T:
         charge(len(data))
         small: T = _decoder(cast("Any", kind)).decode(data)
         return small
-    large: T = msgspec.convert(json_chunks.decoded(data, _decode), kind)
-    return large
+    return msgspec.convert(json_chunks.decoded(data, _decode), kind)
 
 
 # Documents.
@@ -302,6 +299,8 @@ def decode_record(kind: type[T], data: bytes, *, table: str, key: object) -> T:
 
 def digest(data: bytes) -> str:
     """Return the SHA-256 in lowercase hex."""
+    import hashlib  # at its first use, because OpenSSL comes with it
+
     charge(len(data))
     return hashlib.sha256(data).hexdigest()
 
@@ -380,8 +379,7 @@ def pack_delta(data: bytes, base: bytes) -> bytes:
 
 
 _DELTA_OPTIONS: dict[int, int] = {
-    # Without long-distance matching, only the end of a large base is ever found. Level 2 gave the best size for its
-    # time.
+    # Without long-distance matching, only the end of a large base is found. Level 2 gave the best size for its time.
     zstd.CompressionParameter.compression_level: 2,
     zstd.CompressionParameter.enable_long_distance_matching: 1,
     zstd.CompressionParameter.ldm_min_match: 32,
@@ -421,6 +419,8 @@ def prove(
     check_claim(size, table=table, key=key)
     if encoding != ("zstd" if base is None else "delta"):
         raise Corrupt(table, str(key), f"unknown encoding {encoding!r}")
+    import hashlib
+
     seen, length = hashlib.sha256(), 0
     try:
         decompressor = _decompressor(base)

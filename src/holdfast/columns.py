@@ -33,6 +33,9 @@ SessionKey = Annotated[int, msgspec.Meta(ge=0, lt=SESSION_KEYS)]
 Position = Annotated[int, msgspec.Meta(ge=0, lt=1 << POSITION_BITS)]
 """The place of a node in the session that wrote it, or the place where an epoch begins."""
 
+RevisionNumber = Annotated[int, msgspec.Meta(ge=0, lt=(1 << POSITION_BITS) - 1)]
+"""The number of a revision in its session, so that a key of session and revision fits for the next one, too."""
+
 COUNTERS = 1 << 62
 Counter = Annotated[int, msgspec.Meta(ge=0, lt=COUNTERS)]
 """A number that is only ever counted up."""

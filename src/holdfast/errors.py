@@ -13,11 +13,13 @@
     │   ├── SubscriptionConflict    this subscription key was used for another definition
     │   ├── NodeConflict            this node id was used for another node
     │   ├── AlreadyTerminal         the process has ended
+    │   ├── NotRetryable            the run goes on, or has a result
     │   ├── LeaseHeld               another owner holds the lease
     │   ├── LeaseLost               the lease is no longer held
     │   ├── ClaimLost               the claimed work is no longer held
     │   └── ImportRefused           this bundle cannot become, or is not, this session
     ├── InvalidRequest    fix the call
+    │   └── UndeclaredSignal        the handler of the run declares other signals
     ├── NotFound          it was never there, or it is gone
     │   ├── UnknownSession, SessionDeleted, UnknownBatch, UnknownProcess, UnknownWake, UnknownOccurrence
     │   ├── UnknownDelivery, UnknownRef, UnknownSchedule, NotGranted
@@ -43,6 +45,7 @@ Each error carries its facts as attributes, `retryable` (may the same call succe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from holdfast.next_step import NextStep as NextStep  # noqa: PLC0414 - a public name of this module too
@@ -80,13 +83,11 @@ class Conflict(HoldfastError):
 
 
 class HeadConflict(Conflict):
-    """The session's head is not at the expected revision: load it and redo the turn on top."""
+    """The session's head is not at the expected revision: load it and redo the change on top."""
 
     def __init__(self, session_id: str, expected: int, actual: int) -> None:
-        super().__init__(f"session {session_id!r} is at revision {actual}, not {expected}: load it and commit on top")
-        self.session_id = session_id
-        self.expected = expected
-        self.actual = actual
+        super().__init__(f"session {session_id!r} is at revision {actual}, not {expected}: load it and redo the call")
+        self.session_id, self.expected, self.actual = session_id, expected, actual
 
 
 class TurnConflict(Conflict):
@@ -94,8 +95,7 @@ class TurnConflict(Conflict):
 
     def __init__(self, session_id: str, turn_id: str, problem: str = "has other content: use a new turn id") -> None:
         super().__init__(f"turn {turn_id!r} of session {session_id!r} {problem}")
-        self.session_id = session_id
-        self.turn_id = turn_id
+        self.session_id, self.turn_id = session_id, turn_id
 
 
 class SessionBindingConflict(Conflict):
@@ -122,14 +122,11 @@ class SessionExists(Conflict):
 
 
 class RegistrationConflict(Conflict):
-    """The process id is registered with another definition (registration hash conflict)."""
+    """The process id was used for another process or run. `differs` names the fields that are not the same."""
 
-    def __init__(self, process_id: str, existing_hash: str, new_hash: str) -> None:
-        hashes = f"registration hash conflict: existing {existing_hash}, new {new_hash}"
-        super().__init__(f"process {process_id!r}: {hashes}; register a changed process under a new id")
-        self.process_id = process_id
-        self.existing_hash = existing_hash
-        self.new_hash = new_hash
+    def __init__(self, process_id: str, existing_hash: str, new_hash: str, differs: str = "its fields") -> None:
+        super().__init__(f"process {process_id!r} exists with other values of {differs}: give a changed one a new id")
+        self.process_id, self.existing_hash, self.new_hash = process_id, existing_hash, new_hash
 
 
 class ReplayConflict(Conflict):
@@ -162,9 +159,7 @@ class OccurrenceConflict(Conflict):
             f"trigger occurrence idempotency conflict: key {idempotency_key!r} of source "
             f"{source_type!r}/{source_key!r} was used for another occurrence: use a new key"
         )
-        self.source_type = source_type
-        self.source_key = source_key
-        self.idempotency_key = idempotency_key
+        self.source_type, self.source_key, self.idempotency_key = source_type, source_key, idempotency_key
 
 
 class SubscriptionConflict(Conflict):
@@ -189,20 +184,29 @@ class NodeConflict(Conflict):
         made = "its id was made out of the turn id, which was used before: use a new turn id"
         advice = made if derived else "use a new node id"
         super().__init__(f"node {node_id!r} of session {session_id!r} {why}: {advice}")
-        self.session_id = session_id
-        self.node_id = node_id
-        self.vacuumed = vacuumed
-        self.derived = derived
+        self.session_id, self.node_id, self.vacuumed, self.derived = session_id, node_id, vacuumed, derived
 
 
 class AlreadyTerminal(Conflict):
-    """The process is already terminal: nothing more can happen to it."""
+    """The process is already terminal. `refused` names a signal that came too late, `goes_on` the run that follows."""
 
-    def __init__(self, process_id: str, status: str) -> None:
+    def __init__(self, process_id: str, status: str, refused: str | None = None, goes_on: str | None = None) -> None:
         read = NextStep("stop, and read its outcome with", "processes.get()")
-        super().__init__(f"process {process_id!r} is already terminal ({status})", read)
-        self.process_id = process_id
-        self.status = status
+        follow = NextStep(f"it goes on as run {goes_on!r}, and the last one is reached with", "processes.handle()")
+        late = "" if refused is None else f", and gets no {refused}"
+        super().__init__(f"process {process_id!r} is already terminal ({status}){late}", follow if goes_on else read)
+        self.refused, self.process_id, self.status, self.goes_on = refused, process_id, status, goes_on
+
+
+class NotRetryable(Conflict):
+    """Only a run that ended without a result can be retried. `status` is that of this one."""
+
+    def __init__(self, process_id: str, status: str, continued_as: str | None = None) -> None:
+        advice = "see what it waits for" if status == "running" else "start another run"
+        advice = advice if continued_as is None else f"it goes on as run {continued_as!r}: look at that one"
+        problem = "has not ended" if status == "running" else "has ended with a result"
+        super().__init__(f"process {process_id!r} {problem}, and is not retried: {advice}")
+        self.process_id, self.status, self.continued_as = process_id, status, continued_as
 
 
 class LeaseHeld(Conflict):
@@ -212,9 +216,7 @@ class LeaseHeld(Conflict):
 
     def __init__(self, resource: str, owner: str, expires_at_ms: int, advice: str = "wait, or leave it") -> None:
         super().__init__(f"{resource} is already leased by {owner!r} until {expires_at_ms}: {advice}")
-        self.resource = resource
-        self.owner = owner
-        self.expires_at_ms = expires_at_ms
+        self.resource, self.owner, self.expires_at_ms = resource, owner, expires_at_ms
 
 
 class LeaseLost(Conflict):
@@ -235,9 +237,7 @@ class ClaimLost(Conflict):
         changed = "was widened or made exclusive: pass the claim that claim(holding=...) returned"
         advice = changed if widened else "is lost, expired or incomplete: claim anew"
         super().__init__(f"claim {claim_id!r} on session {session_id!r} {advice}")
-        self.session_id = session_id
-        self.claim_id = claim_id
-        self.widened = widened
+        self.session_id, self.claim_id, self.widened = session_id, claim_id, widened
 
 
 class ImportRefused(Conflict):
@@ -249,9 +249,18 @@ class InvalidRequest(HoldfastError, ValueError):
 
     def __init__(self, field: str, problem: str, *next_step: NextStep, limit: int | None = None) -> None:
         super().__init__(f"{field}: {problem}", *next_step)
-        self.field = field
-        self.problem = problem
-        self.limit = limit
+        self.field, self.problem, self.limit = field, problem, limit
+
+
+class UndeclaredSignal(InvalidRequest):
+    """The handler of the run does not take this signal: send one of those that it declares."""
+
+    def __init__(self, process_id: str, name: str, declared: Sequence[str]) -> None:
+        takes = ", ".join(repr(one) for one in declared) or "none"
+        super().__init__("name", f"run {process_id!r} takes no signal {name!r}: its handler declares {takes}")
+        self.process_id = process_id
+        self.name = name
+        self.declared = tuple(declared)
 
 
 class NotFound(HoldfastError, LookupError):
@@ -281,15 +290,14 @@ class UnknownBatch(NotFound):
 
     def __init__(self, session_id: str, batch_id: str) -> None:
         super().__init__(f"session {session_id!r} has no batch {batch_id!r}: enqueue it first")
-        self.session_id = session_id
-        self.batch_id = batch_id
+        self.session_id, self.batch_id = session_id, batch_id
 
 
 class UnknownProcess(NotFound):
     """No process of this id is registered."""
 
     def __init__(self, process_id: str) -> None:
-        register = NextStep("register it first with", "processes.register()")
+        register = NextStep("start it first with", "processes.start()")
         super().__init__(f"unknown process {process_id!r}", register, NextStep("see", "processes.list()"))
         self.process_id = process_id
 
@@ -299,8 +307,7 @@ class UnknownWake(NotFound):
 
     def __init__(self, process_id: str, sequence: int) -> None:
         super().__init__(f"process {process_id!r} has no wake at sequence {sequence}: see events.wakes()")
-        self.process_id = process_id
-        self.sequence = sequence
+        self.process_id, self.sequence = process_id, sequence
 
 
 class UnknownOccurrence(NotFound):
@@ -316,8 +323,7 @@ class UnknownDelivery(NotFound):
 
     def __init__(self, occurrence_id: str, subscription_id: str) -> None:
         super().__init__(f"occurrence {occurrence_id!r} has no delivery for {subscription_id!r}: reserve it first")
-        self.occurrence_id = occurrence_id
-        self.subscription_id = subscription_id
+        self.occurrence_id, self.subscription_id = occurrence_id, subscription_id
 
 
 class UnknownSchedule(NotFound):
@@ -357,8 +363,7 @@ class NotGranted(NotFound):
 
     def __init__(self, process_id: str, session_id: str) -> None:
         super().__init__(f"process handle {process_id!r} is not granted to session {session_id!r}: grant it first")
-        self.process_id = process_id
-        self.session_id = session_id
+        self.process_id, self.session_id = process_id, session_id
 
 
 class Unavailable(HoldfastError):
@@ -492,6 +497,4 @@ class Corrupt(HoldfastError):
     def __init__(self, table: str, key: str, reason: str, *next_step: NextStep) -> None:
         restore = NextStep("restore it from a backup")
         super().__init__(f"{table} {key}: {reason}: stored data is damaged", *next_step, restore)
-        self.table = table
-        self.key = key
-        self.reason = reason
+        self.table, self.key, self.reason = table, key, reason

@@ -26,7 +26,8 @@ def every(listing: Callable[..., Any], /, *args: Any, **filters: Any) -> Any:
 
     Two listings are feeds, in the order of change: `sessions.list(changed_since_ms=…)` and `processes.ended`. An item
     that changes meanwhile moves to their end: it is seen at least once, and may be seen again after each change. A
-    loop that changes what it sees may never end: make a list of the items first.
+    loop that changes what it sees may never end: make a list of the items first. With
+    `sessions.list(newest_first=True)` it moves to the front instead: it is seen at most once.
 
     >>> for number in range(60):
     ...     _ = store.sessions.create(f"chat-{number}", owner="ada")

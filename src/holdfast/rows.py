@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from holdfast import columns
-from holdfast.columns import Counter, Position, SessionKey, Small, Whole
+from holdfast.columns import Counter, Position, RevisionNumber, SessionKey, Small, Whole
 from holdfast.errors import Corrupt
 
 POSITION_BITS = columns.POSITION_BITS
@@ -69,7 +69,7 @@ class SessionRow(Row, frozen=True):
     session_id: str
     incarnation: Counter
     family: SessionKey
-    revision: Counter
+    revision: RevisionNumber
     node_count: Position
     epoch: Position
     lineage: bytes
@@ -88,7 +88,7 @@ class RevisionRow(Row, frozen=True):
     """One accepted turn. `refs` is the JSON list of every blob that it needs."""
 
     session_key: SessionKey
-    revision: Counter
+    revision: RevisionNumber
     family: SessionKey
     turn_id: str | None
     fingerprint: str | None
@@ -235,10 +235,7 @@ class LeaseRow(Row, frozen=True):
 
 
 class AttachmentRow(Row, frozen=True):
-    """One session's reference to an attachment. `stored_in` is None while it is only intended.
-
-    `intent_id` is kept from the row's insertion.
-    """
+    """A session's reference to an attachment. `stored_in` is None while only intended, `intent_id` as inserted."""
 
     session_key: SessionKey
     attachment_id: str
@@ -391,20 +388,23 @@ class CommitQuery(msgspec.Struct, frozen=True):
     sources: tuple[tuple[int, str], ...] = ()
     attachment_ids: tuple[str, ...] = ()
     with_lease: bool = False
+    with_key_frames: bool = False
+    with_ledger: bool = False
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A key frame, and the number and size of the deltas that were stored on it one after the other."""
+    """A key frame and the deltas stored on it in a row. `misses` counts contents stored whole in a row, with it."""
 
     ref: str
     data: bytes
     stored_bytes: int
     deltas: int = 0
     spent_bytes: int = 0
+    misses: int = 0
 
 
 class CommitFacts(msgspec.Struct, frozen=True):
-    """The facts that judge a commit: batches without payloads, attachments that have bytes, key frames (`runs`)."""
+    """Facts that judge a commit: batches without payloads, attachments with bytes, whole key frames, ledger if read."""
 
     head: RevisionRow | None = None
     turn: RevisionRow | None = None
@@ -414,6 +414,8 @@ class CommitFacts(msgspec.Struct, frozen=True):
     sources: tuple[BatchRow, ...] = ()
     attachment_ids: frozenset[str] = frozenset()
     lease: LeaseRow | None = None
+    key_frames: frozenset[str] = frozenset()
+    ledger: tuple[UsageRow, ...] | None = None
     runs: Mapping[str, Run] = {}
 
 
@@ -445,16 +447,6 @@ class EventWrite(msgspec.Struct, frozen=True):
     event: EventRow
     process: ProcessRow
     batch: BatchRow | None = None
-
-
-class SessionFilter(msgspec.Struct, frozen=True):
-    """A page of live sessions: by key, or by (minute of change, key) when `changed_since_ms` is given."""
-
-    limit: int
-    owner: str | None = None
-    parent: str | None = None
-    changed_since_ms: int | None = None
-    after: tuple[int, ...] | None = None
 
 
 class ProcessFilter(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.columns import Counter, SessionKey, Whole
+from holdfast.label_rows import LabelRow
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.records.limits import SMALLEST_INTEGER
 from holdfast.schedule_rows import MatchRow, ScheduleRow
@@ -100,6 +101,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.ArtifactRow: ("artifacts", 2),
     WorkerRow: ("workers", 1),
     StreamRow: ("stream_blocks", 4),
+    LabelRow: ("session_labels", 3),
     Setting: ("settings", 1),
 }
 """The table of each kind of row, and the number of its first columns that are its key."""

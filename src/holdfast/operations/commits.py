@@ -13,9 +13,9 @@ from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import UNTIMED, Head, TurnParams, TurnPlan
 from holdfast.records.commits import CommitReceipt, NodesReceipt
-from holdfast.rows import BatchRow, CommitQuery, NodeRow, Run, Segment, SessionRow
+from holdfast.rows import BatchRow, CommitFacts, CommitQuery, NodeRow, Run, Segment, SessionRow, UsageRow
 from holdfast.rules import commits as rules
-from holdfast.rules import graph, verdicts
+from holdfast.rules import graph, tombstones, verdicts
 from holdfast.rules import sessions as session_rules
 
 JUDGED_AGAIN = 4
@@ -35,10 +35,20 @@ async def commit(
     If the turn copies attachments of the parent whose bytes are outside the database, write nothing and return those
     attachments: no file is read while a session is locked.
     """
-    needs_facts = intent.replaces_graph or bool(intent.starts)
+    needs_facts = intent.replaces_graph or bool(intent.starts) or bool(intent.tombstones)
     decided = None if needs_facts else await _decide(tx, address, intent, batch_ids, kept)
-    if decided is not None:
-        return decided
+    return await by_rule(tx, address, intent, batch_ids, kept, inheritance) if decided is None else decided
+
+
+async def by_rule(
+    tx: Transaction,
+    address: sessions.Address,
+    intent: rules.CommitIntent,
+    batch_ids: Sequence[str],
+    kept: key_frames.KeyFrames,
+    inheritance: attachments.Inheritance,
+) -> tuple[SessionRow, CommitReceipt | attachments.Wanted]:
+    """Do the same as `commit` without a verdict of the database: the rule judges the turn, from facts."""
     session = await sessions.ensure(tx, address)
     segments = graph.segments_of(session)
     targets = {intent.session_id: session}
@@ -60,8 +70,9 @@ async def commit(
     facts = rules.with_attachments(facts, [copy.row for copy in copies])
     earlier = rules.predecessors(intent, facts)
     if earlier:
-        runs = await key_frames.runs_for(tx, kept, session.family, earlier)
+        runs = await key_frames.runs_for(tx, kept, session.family, earlier, facts.key_frames)
         facts = msgspec.structs.replace(facts, runs=runs)
+    facts, alive = await _hold_tombstones(tx, session, segments, intent, facts)
     plan = rules.judge(
         intent,
         session,
@@ -69,17 +80,17 @@ async def commit(
         current=await tx.read_nodes(segments, kind=None, after=None, descending=False, limit=None)
         if intent.replaces_graph
         else (),
-        ledger=await tx.read_ledger(session.session_key) if intent.usage else (),
+        ledger=await _ledger(tx, session, intent, facts),
         targets=targets,
         batch_ids=batch_ids,
         now_ms=tx.now_ms,
+        alive=alive,
     )
     wanted = attachments.wanted(copies, inheritance)
     if wanted is not None:
         return session, wanted
     await attachments.take_over(tx, copies, inheritance)
-    if plan.revived:
-        await _revive(tx, session, intent, plan.revived)
+    await _change_marks(tx, session, intent, plan)
     await tx.apply_commit(plan, tx.now_ms)
     if plan.blobs:
         key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)
@@ -87,8 +98,16 @@ async def commit(
     _notify(tx, intent, plan)
     for start in intent.starts:
         await processes.start(tx, start.registered, start.due_at_ms)
-    receipt = rules.receipt_of(intent.session_id, plan.revision, replayed=False)
+    receipt = rules.receipt_of(intent.session_id, plan.revision, plan, replayed=False)
     return plan.session, await stamped(tx, receipt)
+
+
+async def _ledger(
+    tx: Transaction, session: SessionRow, intent: rules.CommitIntent, facts: CommitFacts
+) -> Sequence[UsageRow]:
+    if not intent.usage:
+        return ()
+    return await tx.read_ledger(session.session_key) if facts.ledger is None else facts.ledger
 
 
 async def _decide(
@@ -170,7 +189,7 @@ def _committed(
         key_frames.learn(kept, plan, intent.contents.bodies, planned.predecessors, planned.runs)
     _notify(tx, intent, plan)
     session = msgspec.structs.replace(plan.session, changed_at_ms=now_ms)
-    return session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
+    return session, rules.receipt_of(intent.session_id, plan.revision, plan, replayed=False)
 
 
 async def _keep_ready(tx: Transaction, plan: TurnPlan, batches: Sequence[BatchRow]) -> None:
@@ -210,7 +229,18 @@ def _query(
         ),
         attachment_ids=intent.attachments,
         with_lease=intent.lease is not None,
+        with_key_frames=rules.may_be_deltas(intent),
+        with_ledger=bool(intent.usage),
     )
+
+
+async def _change_marks(tx: Transaction, session: SessionRow, intent: rules.CommitIntent, plan: TurnPlan) -> None:
+    """Bring back the nodes that the turn sends again, and hide those that it tombstones."""
+    if plan.revived:
+        await _revive(tx, session, intent, plan.revived)
+    if plan.hidden:
+        marked = await tx.mark_nodes(plan.hidden)
+        expect_rows(marked, "nodes", plan.hidden[0], expected=len(plan.hidden))
 
 
 async def _revive(tx: Transaction, session: SessionRow, intent: rules.CommitIntent, rows: Sequence[NodeRow]) -> None:
@@ -226,16 +256,36 @@ async def _revive(tx: Transaction, session: SessionRow, intent: rules.CommitInte
 async def _require_own(
     tx: Transaction, places: Mapping[str, str], session: SessionRow, rows: Sequence[NodeRow], advice: str
 ) -> None:
-    if any(row.session_key != session.session_key for row in rows):
-        family = await tx.family_sessions(session.family)
-        alive = {row.session_key for row in family if row.deleted_at_ms is None}
-        graph.require_own(places, session, rows, alive, advice)
+    graph.require_own(places, session, rows, await _living_writers(tx, session, rows), advice)
+
+
+async def _living_writers(tx: Transaction, session: SessionRow, rows: Sequence[NodeRow]) -> set[int]:
+    """Return the living sessions of the family, and lock it, if a node was inherited. Otherwise none are needed."""
+    if all(row.session_key == session.session_key for row in rows):
+        return set()
+    family = await tx.family_sessions(session.family)
+    return {row.session_key for row in family if row.deleted_at_ms is None}
+
+
+async def _hold_tombstones(
+    tx: Transaction, session: SessionRow, segments: Sequence[Segment], intent: rules.CommitIntent, facts: CommitFacts
+) -> tuple[CommitFacts, set[int]]:
+    """Return the facts with marks that stay until the end, and the living sessions that may have written the nodes."""
+    alive = await _living_writers(tx, session, tombstones.named(intent.tombstones, facts.nodes))
+    if not alive:
+        return facts, alive
+    # Read behind the family's lock: another fork of a deleted session may have hidden or revived the same nodes.
+    node_ids = sorted({row.node_id for row in facts.nodes})
+    return msgspec.structs.replace(facts, nodes=tuple(await tx.find_nodes(segments, node_ids))), alive
 
 
 async def add_nodes(
-    tx: Transaction, address: sessions.Address, intents: Sequence[graph.NodeIntent]
+    tx: Transaction, address: sessions.Address, intents: Sequence[graph.NodeIntent], *, keep: bool
 ) -> tuple[SessionRow, NodesReceipt]:
-    """Add nodes beside the path. Makes no revision and does not move the head."""
+    """Add nodes beside the path. Makes no revision and does not move the head.
+
+    `keep`: a stored node with other content stays as it is.
+    """
     session = await sessions.ensure(tx, address)
     segments = graph.segments_of(session)
     named = {intent.id for intent in intents} | {intent.parent for intent in intents if isinstance(intent.parent, str)}
@@ -255,6 +305,7 @@ async def add_nodes(
         after=segments[0],
         revision=None,
         now_ms=tx.now_ms,
+        keep=keep,
     )
     if placed.rows:
         session = msgspec.structs.replace(
@@ -262,7 +313,8 @@ async def add_nodes(
         )
         expect_rows(await tx.save_session(session), "sessions", session.session_key)
         await tx.insert_nodes(placed.rows)
-    receipt = NodesReceipt(session.session_id, len(placed.rows), len(intents) - len(placed.rows))
+    added, kept = len(placed.rows), placed.kept
+    receipt = NodesReceipt(session.session_id, added, len(intents) - added - kept, kept)
     return session, await stamped(tx, receipt)
 
 
@@ -274,6 +326,6 @@ async def tombstone(
     if session is None:
         return None, 0
     found = await tx.find_nodes(graph.segments_of(session), node_ids)
-    places = {node_id: f"node_ids[{index}]" for index, node_id in enumerate(node_ids)}
-    await _require_own(tx, places, session, found, "tombstone it there, or delete that session first")
+    alive = await _living_writers(tx, session, found)
+    tombstones.require_own("node_ids", node_ids, session, found, alive)
     return session, await tx.mark_nodes([row.node_key for row in found])

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.label_rows import SessionFilter
 from holdfast.operations import attachments, limits, processes, triggers
+from holdfast.operations.pages import may_follow
 from holdfast.operations.ready import tell
 from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
-from holdfast.records.limits import LARGEST_INTEGER
+from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.records.sessions import SessionDeletionReport
 from holdfast.rows import AttachmentRow, SessionRow
-from holdfast.rules import graph
+from holdfast.rules import graph, heads
 from holdfast.rules import sessions as rules
 
 PAGE = 500
+CHILDREN_PAGE = 25
 
 
 class Erased(msgspec.Struct, frozen=True):
@@ -29,14 +33,52 @@ class Erased(msgspec.Struct, frozen=True):
     complete: bool = False
 
 
-async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionReport, int | None]:
-    """Erase a session: head, queue, usage, manifest, grants and subscriptions. Return the report and its family.
+async def delete(
+    tx: Transaction, session_id: str, *, expected_revision: int | None, tree: bool, bounds: Limits
+) -> tuple[SessionDeletionReport, tuple[int, ...]]:
+    """Erase a session, and its descendants with `tree`: head, queue, usage, manifest, grants and subscriptions.
 
-    Its turns, nodes and contents, of which there may be very many, can no longer be reached, but are still stored.
-    `erase` deletes them from the family in steps of its own.
+    Return the report, and the families of the deleted sessions. Turns, nodes and contents, of which there may be very
+    many, can no longer be reached, but are still stored. `erase` deletes them from a family in steps of its own.
     """
-    # Found first because that locks the session: it gets no new edge while its old ones are erased.
+    # Found first because that locks the session: it gets no new edge, fork or child while its old ones are erased.
     row = await tx.find_session(session_id)
+    if row is not None and row.deleted_at_ms is None:
+        heads.require_revision(row, expected_revision)
+    descendants = await _descendants(tx, session_id, bounds) if tree else []
+    root = await _delete(tx, session_id, row)
+    report = rules.tree_report(root, [await _delete(tx, child.session_id, child) for child in descendants])
+    deleted = [*([row] if row is not None and root.deleted else []), *descendants]
+    return report, tuple(dict.fromkeys(session.family for session in deleted))
+
+
+async def _descendants(tx: Transaction, session_id: str, bounds: Limits) -> list[SessionRow]:
+    """Return the sessions that stem from one, each once, locked, and parents before their children.
+
+    Every session is locked before its children are listed, and making a child locks its parent: so none is missed.
+    """
+    found: dict[str, SessionRow] = {}
+    parents = deque([session_id])
+    while parents:
+        parent_id = parents.popleft()
+        after: tuple[int, ...] | None = None
+        while True:
+            page = await tx.list_sessions(SessionFilter(limit=CHILDREN_PAGE, parent=parent_id, after=after))
+            for listed in page:
+                if listed.session_id == session_id or listed.session_id in found:
+                    continue
+                child = await tx.find_session(listed.session_id)
+                if rules.is_doomed_child(child, parent_id):
+                    found[child.session_id] = child
+                    parents.append(child.session_id)
+                    rules.require_tree(session_id, 1 + len(found), bounds)
+            if not may_follow(page, CHILDREN_PAGE):
+                break
+            after = (page[-1].session_key,)
+    return list(found.values())
+
+
+async def _delete(tx: Transaction, session_id: str, row: SessionRow | None) -> SessionDeletionReport:
     forgotten = await processes.forget_session(tx, session_id)
     edges = SessionDeletionReport(
         session_id,
@@ -49,7 +91,7 @@ async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionRepor
     )
     if row is None or row.deleted_at_ms is not None:
         # Grants, subscriptions and wake targets need no session to exist, and must not outlive its deletion.
-        return edges, None
+        return edges
     # Before its content is dropped: a tombstoned session gets no new content.
     expect_rows(await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms)), "sessions", row.session_key)
     references = await _attachments(tx, row.session_key)
@@ -59,14 +101,7 @@ async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionRepor
         await attachments.drop_if_unreferenced(tx, reference)
     await tx.drop_lease("session", str(row.session_key))
     tell(tx, session_id)
-    report = msgspec.structs.replace(
-        edges,
-        deleted=True,
-        usage_rows=usage,
-        batches=work,
-        attachments=manifest,
-    )
-    return report, row.family
+    return msgspec.structs.replace(edges, deleted=True, usage_rows=usage, batches=work, attachments=manifest)
 
 
 async def _attachments(tx: Transaction, session_key: int) -> list[AttachmentRow]:

@@ -224,6 +224,11 @@ def one_more(filter: EventFilter) -> EventFilter:
     return EventFilter(filter.process_id, filter.limit + 1, filter.after, filter.type, filter.pending_wakes)
 
 
+async def is_known(tx: Transaction, process_id: str, replay_key: str) -> bool:
+    """Return whether an event has this replay key."""
+    return await tx.find_replay(process_id, replay_key) is not None
+
+
 async def list_page(tx: Transaction, filter: EventFilter) -> Page[ProcessEvent]:
     """Return one page of a process's log. A log with a hole is Corrupt, as far as the page shows every event."""
     process = await _require(tx, filter.process_id)

@@ -73,16 +73,25 @@ class StagedKeyFrames(KeyFrames):
             self._base.put(family, ref, run)
 
 
-async def runs_for(tx: Transaction, kept: KeyFrames, family: int, predecessors: Mapping[str, str]) -> dict[str, Run]:
-    """Return a run for each large content that may become a delta. Its key frame is held until the transaction ends."""
+async def runs_for(
+    tx: Transaction,
+    kept: KeyFrames,
+    family: int,
+    predecessors: Mapping[str, str],
+    held: frozenset[str] = frozenset(),
+) -> dict[str, Run]:
+    """Return a run for each large content that may become a delta. Its key frame is held until the transaction ends.
+
+    `held` are key frames that the transaction holds already.
+    """
     found: dict[str, Run] = {}
     for ref, earlier in predecessors.items():
         run = kept.get(family, earlier) or await _read(tx, family, earlier)
         if run is not None:
             found[ref] = run
-    if not found:
-        return found
-    held = await tx.hold_key_frames(family, sorted({run.ref for run in found.values()}))
+    wanted = {run.ref for run in found.values()} - held
+    if wanted:
+        held |= await tx.hold_key_frames(family, sorted(wanted))
     for ref in [ref for ref, run in found.items() if run.ref not in held]:
         kept.drop(family, predecessors[ref])
         del found[ref]

@@ -6,11 +6,14 @@ import msgspec
 
 from holdfast.errors import AlreadyTerminal, LeaseLost, UnknownProcess
 from holdfast.operations import ready, runs, sessions
+from holdfast.operations.topics import process_topic, tell_run
+from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import LeaseParams
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
 from holdfast.rules import leases as rules
+from holdfast.rules import runs as run_rules
 from holdfast.rules import verdicts
 
 
@@ -97,6 +100,40 @@ async def _release_session(tx: Transaction, lease: Lease, session_id: str) -> bo
     await ready.keep(tx, session.session_key, session.family, freed=True)
     ready.tell(tx, session_id)
     return True
+
+
+async def revoke(tx: Transaction, resource: Resource) -> LeaseHolder | None:
+    """End the live lease of any holder, as if its time were over. Return that holder, None if there is none."""
+    if isinstance(resource, OnProcess):
+        return await end_of_process(tx, resource.process_id, None)
+    session = await sessions.find(tx, (resource.session_id, None))
+    if session is None:
+        return None
+    await tx.hold_queue(session.family, session.session_key)
+    before = await tx.find_lease("session", str(session.session_key))
+    row = rules.ended(before, None, now_ms=tx.now_ms)
+    if row is None:
+        return None
+    await tx.save_lease(row)
+    await ready.keep(tx, session.session_key, session.family, freed=True)
+    ready.tell(tx, session.session_id)
+    return rules.holder(before, resource, tx.now_ms)
+
+
+async def end_of_process(tx: Transaction, process_id: str, owner_id: str | None) -> LeaseHolder | None:
+    """End the lease that an owner (None: any) holds on a process. A run can be claimed at once, as a takeover."""
+    process = await tx.find_process(process_id)
+    before = await tx.find_lease("process", process_id)
+    row = rules.ended(before, owner_id, now_ms=tx.now_ms)
+    if process is None or row is None:
+        return None
+    await tx.save_lease(row)
+    after = run_rules.claimable_now(process, tx.now_ms)
+    if after != process:
+        expect_rows(await tx.save_process(after), "processes", process_id)
+        tell_run(tx, after)
+    tx.notify(process_topic(process_id))
+    return rules.holder(before, OnProcess(process_id), tx.now_ms)
 
 
 def tell_waiters(tx: Transaction, resource: Resource) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from holdfast.limit_rows import LimitRow, LimitState, SlotRow, WaitingKeyRow
 from holdfast.operations import ready, sessions
 from holdfast.operations.pages import page_of
+from holdfast.operations.topics import ANY_RUN
 from holdfast.ports import Transaction
 from holdfast.ports.limit_tables import SlotTables
 from holdfast.records.common import Page
-from holdfast.records.queue import KindLimit
+from holdfast.records.queue import KindLimit, QueueDepth
 from holdfast.rows import BatchRow
 from holdfast.rules import limits as rules
 
@@ -84,6 +85,8 @@ async def _replace(tx: Transaction, before: LimitRow | None, after: LimitRow | N
         else:
             await tx.open_keys(named)
     tx.notify(ready.ANY_QUEUE)
+    if before is not None and before.paused and (after is None or not after.paused):
+        tx.notify(ANY_RUN)
 
 
 def _place(slot: SlotRow) -> tuple[str, int, str]:
@@ -96,14 +99,21 @@ async def list_page(tx: Transaction, *, after: str, limit: int) -> Page[KindLimi
     return page_of(rows, limit, rules.limit_of, listing="limits", place=lambda row: (row.kind,))
 
 
+async def depths_page(tx: Transaction, *, after: str, limit: int) -> Page[QueueDepth]:
+    """Return one page of the kinds that have unsettled work or dead letters."""
+    rows = await tx.queue_depths(tx.now_ms, after=after, limit=limit + 1)
+    return page_of(rows, limit, lambda row: QueueDepth(*row), listing="depths", place=lambda row: (row[0],))
+
+
 # Pauses of sessions.
 
 
 async def pause_session(tx: Transaction, address: sessions.Address, *, paused: bool) -> bool:
-    """Pause or resume the queue of a session. Return False if that changes nothing."""
-    session = await sessions.ensure(tx, address) if paused else await sessions.find(tx, address)
-    if session is None:
-        return False
+    """Pause or resume the queue of a session. Return False if that changes nothing.
+
+    Raises `UnknownSession` if it was never made: a wrong id must not look like a pause.
+    """
+    session = await sessions.require(tx, address)
     changed = await ready.pause(tx, session.session_key, session.family, paused=paused)
     if changed:
         ready.tell(tx, session.session_id)

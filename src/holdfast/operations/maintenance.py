@@ -5,16 +5,23 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import Corrupt
-from holdfast.operations import attachments, deletion
+from holdfast.operations import attachments, deletion, retrying
 from holdfast.operations.pages import may_follow
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import GarbageReport, PruneReport, RetentionPolicy, Stats
+from holdfast.records.processes import Process
 from holdfast.rows import ArtifactHead, ProcessRow
 from holdfast.rules import artifacts as artifact_rules
 from holdfast.rules import maintenance as rules
 from holdfast.rules import processes as process_rules
+from holdfast.rules import retrying as retrying_rules
+from holdfast.rules.sequences import require_gapless
+from holdfast.run_chains import first_of_chain, next_in_chain, original_run, parent_run
+from holdfast.step_names import DETACHED, INHERITED, RESULT, replay_key
 
 PROOF_PAGE = 500
+MOST_PRUNED = 10
+"""Runs of a chain of retries that may be gone while a later one still finds its children."""
 
 
 async def vacuum(tx: Transaction, session_key: int | None, limit: int) -> int:
@@ -45,9 +52,10 @@ async def collect_family(tx: Transaction, family: int, limit: int) -> tuple[Garb
 async def prove_roots(tx: Transaction, family: int) -> None:
     """Prove that every revision lists the content it needs. Runs before anything of a family is collected."""
     for session in await tx.family_sessions(family):
-        after = 0
+        after: int | None = None
         while True:
-            rows = await tx.list_revisions(session.session_key, after=after, limit=PROOF_PAGE)
+            rows = await tx.list_revisions(session.session_key, after=after or 0, limit=PROOF_PAGE)
+            require_gapless("revisions", session.session_key, [row.revision for row in rows], after=after)
             for row in rows:
                 rules.require_proven_roots(session, row)
             if not may_follow(rows, PROOF_PAGE):
@@ -130,7 +138,8 @@ async def prunable_processes(tx: Transaction, older_than_ms: int, after: tuple[i
     rows = await tx.list_ended_processes(after, limit)
     old = [row for row in rows if row.updated_at_ms <= until_ms]
     known: dict[str, bool] = {}
-    found = [row.process_id for row in old if await _is_over(tx, row, until_ms, known)]
+    over = [row for row in old if await _is_over(tx, row, until_ms, known)]
+    found = [row.process_id for row in over if not await _is_awaited(tx, row)]
     is_last = not rows or len(old) < len(rows)
     return Prunable(found, until_ms, None if is_last else (rows[-1].updated_at_ms, rows[-1].process_id))
 
@@ -152,6 +161,54 @@ async def _is_over(tx: Transaction, row: ProcessRow, until_ms: int, known: dict[
     over = rules.is_over(last, until_ms) if over is None else over
     known.update(dict.fromkeys(chain, over))
     return over
+
+
+async def _is_awaited(tx: Transaction, row: ProcessRow) -> bool:
+    """Return whether a run that has not ended may ask for the result of this one. A damaged one is kept."""
+    try:
+        process = process_rules.process_of(row)
+        cause = process.provenance.caused_by
+        child_id = first_of_chain(process.id, cause) or process.id
+        parent_id, seen = parent_run(cause), set[str]()
+        while parent_id is not None and parent_id not in seen:
+            seen.add(parent_id)
+            parent = await _parent(tx, parent_id)
+            if parent is None:
+                return False
+            if parent.status == "running":
+                read, detached = [
+                    await tx.find_replay(parent.process_id, replay_key(f"{step}{child_id}"))
+                    for step in (RESULT, DETACHED)
+                ]
+                return rules.is_awaited(parent, read, detached)
+            parent_id = await _heir(tx, process_rules.process_of(parent), child_id)
+    except Corrupt:
+        return True
+    return False
+
+
+async def _parent(tx: Transaction, run_id: str) -> ProcessRow | None:
+    """Return a run. If it was pruned, the first run that retried it, whose children are named after it."""
+    found, id = await tx.find_process(run_id), run_id
+    for _ in range(MOST_PRUNED):
+        if found is not None:
+            break
+        id = next_in_chain(id)
+        found = await tx.find_process(id)
+    if found is None or id == run_id:
+        return found
+    cause = process_rules.process_of(found).provenance.caused_by
+    return found if original_run(id, cause) == run_id else None
+
+
+async def _heir(tx: Transaction, parent: Process, child_id: str) -> str | None:
+    """Return the run that has the child of an ended one: its retry, or the run that continues it and took it along."""
+    if parent.continued_as is None:
+        retry = await retrying.following(tx, parent)
+        return None if retry is None else retry.id
+    inherited = await tx.find_replay(parent.continued_as, replay_key(INHERITED))
+    step = {} if inherited is None else retrying_rules.payload_of(inherited)
+    return parent.continued_as if rules.is_inherited(child_id, step) else None
 
 
 async def prune_processes(tx: Transaction, page: Prunable, *, dry_run: bool) -> tuple[int, int]:

@@ -13,11 +13,13 @@ from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
 from holdfast.records.leases import Lease
+from holdfast.records.limits import Limits
 from holdfast.records.processes import ExternalRef, Process, ProcessSessionReport, SignalWait, StartReceipt
 from holdfast.rows import ProcessFilter, ProcessRow
 from holdfast.rules import events as event_rules
 from holdfast.rules import leases, replacements, sessions
 from holdfast.rules import processes as rules
+from holdfast.rules import triggers as trigger_rules
 
 
 async def require(tx: Transaction, process_id: str) -> ProcessRow:
@@ -53,6 +55,12 @@ async def _register(tx: Transaction, registered: rules.Registered, due_at_ms: in
     tx.notify(process_topic(registered.id))
     tell_run(tx, row)
     return rules.process_of(row), True
+
+
+async def redeliver(tx: Transaction, process_id: str, limits: Limits) -> Process:
+    """Register the process of a delivery."""
+    delivery = await triggers.delivery_of_process(tx, process_id)
+    return await register(tx, rules.check_registration(trigger_rules.registration_for(delivery), limits))
 
 
 async def get(tx: Transaction, process_id: str) -> Process | None:

@@ -136,7 +136,7 @@ async def is_claimable(tx: Transaction, request: NextRequest) -> tuple[bool, int
 async def suspend(tx: Transaction, lease: Lease, asked: rules.Sleep) -> Process:
     """Let a held run sleep, and release its lease."""
     row, held = await _held(tx, lease)
-    after = rules.suspended(row, asked, now_ms=tx.now_ms)
+    after = rules.suspended(row, asked, held.fence, now_ms=tx.now_ms)
     if asked.wait is not None:
         after = processes.with_wait(after, asked.wait, now_ms=tx.now_ms)
     return await _give_back(tx, after, held)

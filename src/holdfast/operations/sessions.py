@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
 
 from holdfast.errors import Corrupt, SessionExists, UnknownRef, UnknownSession
+from holdfast.label_rows import LabelRow, SessionFilter
 from holdfast.next_step import NextStep
 from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.writes import expect_rows
@@ -15,11 +16,11 @@ from holdfast.ports import Transaction
 from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Revision, SessionView, Usage
 from holdfast.records.common import Page
-from holdfast.records.graph import ActivePath, AgentFrame, FullGraph, Graph, Node, ReadScope
-from holdfast.records.limits import CHANGE_BUCKET_MS, Limits
-from holdfast.records.sessions import SessionMeta, SessionSummary
-from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
-from holdfast.rules import checkpoints, commits, deltas, graph, ledgers, node_ranges, replacements
+from holdfast.records.graph import ActivePath, AgentFrame, FullGraph, Graph, IdRange, Node, ReadScope
+from holdfast.records.limits import Limits
+from holdfast.records.sessions import Child, SessionMeta, SessionSummary
+from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionRow
+from holdfast.rules import checkpoints, commits, deltas, graph, labels, ledgers, node_ranges, replacements
 from holdfast.rules import sessions as rules
 from holdfast.rules.sequences import require_gapless
 
@@ -60,49 +61,107 @@ async def newest(tx: Transaction, session_id: str, *, key_only: bool = False) ->
 
 async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
     """Create the session if it is absent or deleted. Give it the metadata unless it has some already."""
+    await _hold_parent(tx, meta)
     row = await tx.find_session(meta.session_id)
     if tx.is_retry and row is not None and row.deleted_at_ms is not None:
         # The earlier try may have made it and a later delete removed it; making it again would undo that delete.
         raise replacements.gone(f"session {meta.session_id!r}")
     if row is None or row.deleted_at_ms is not None:
         fresh = rules.new_session(meta.session_id, after=row, now_ms=tx.now_ms)
-        return await tx.insert_session(rules.with_meta(fresh, meta, tx.now_ms))
-    if row.created_at_ms is None:
+        row = await tx.insert_session(rules.with_meta(fresh, meta, tx.now_ms))
+        await _write_labels(tx, row, {}, meta.labels)
+    elif row.created_at_ms is None:
         row = rules.with_meta(row, meta, tx.now_ms)
         expect_rows(await tx.save_session(row), "sessions", row.session_key)
+        await _write_labels(tx, row, {}, meta.labels)
     return row
+
+
+async def _write_labels(tx: Transaction, row: SessionRow, known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    saved, dropped = labels.writes(row, known, wanted)
+    if saved:
+        await tx.save_labels(saved)
+    if dropped:
+        expect_rows(await tx.drop_labels(row, dropped), "session_labels", row.session_key, expected=len(dropped))
+
+
+async def find_meta(tx: Transaction, address: Address) -> tuple[SessionRow | None, list[LabelRow]]:
+    """Return the session and its labels."""
+    row = await find(tx, address)
+    return row, [] if row is None or row.created_at_ms is None else await tx.read_labels([row])
+
+
+async def set_labels(
+    tx: Transaction, address: Address, changes: Mapping[str, str | None], limits: Limits
+) -> tuple[SessionRow, dict[str, str]]:
+    """Change labels of a session, None being a removal. Return all of its labels afterwards.
+
+    A session without metadata gets what `create` would give it, so that its labels are part of its metadata.
+    """
+    row = await require(tx, address)
+    known = {} if row.created_at_ms is None else labels.labels_of(await tx.read_labels([row]))
+    wanted = labels.changed(known, changes, limits)
+    if wanted == known:
+        return row, known
+    if tx.is_retry:
+        replacements.is_stored(
+            labels.touched(known, changes), labels.touched(wanted, changes), f"labels of session {address[0]!r}"
+        )
+    meta = rules.meta_of(row) or SessionMeta(address[0], address[0], tx.now_ms)
+    row = rules.with_meta(row, meta, tx.now_ms)
+    expect_rows(await tx.save_session(row), "sessions", row.session_key)
+    await _write_labels(tx, row, known, wanted)
+    return row, wanted
 
 
 async def save_meta(tx: Transaction, address: Address, meta: SessionMeta) -> SessionRow:
     """Replace the session's metadata."""
+    await _hold_parent(tx, meta)
     row = await ensure(tx, address)
-    if tx.is_retry and replacements.is_stored(rules.meta_of(row), meta, f"metadata of session {address[0]!r}"):
+    known = [] if row.created_at_ms is None else await tx.read_labels([row])
+    if tx.is_retry and replacements.is_stored(rules.meta_of(row, known), meta, f"metadata of session {address[0]!r}"):
         return row
     row = rules.with_meta(row, meta, tx.now_ms)
     expect_rows(await tx.save_session(row), "sessions", row.session_key)
+    await _write_labels(tx, row, labels.labels_of(known), meta.labels)
     return row
+
+
+async def _hold_parent(tx: Transaction, meta: SessionMeta) -> None:
+    """Lock the parent that the metadata names, before the session itself: a deletion of its tree misses no child."""
+    if isinstance(meta.relation, Child):
+        await tx.find_session(meta.relation.parent_session_id)
 
 
 async def list_page(tx: Transaction, filter: SessionFilter, listing: str) -> Page[SessionSummary]:
     """Return one page of live sessions."""
     rows = await tx.list_sessions(msgspec.structs.replace(filter, limit=filter.limit + 1))
+    known = labels.by_session(await tx.read_labels(rows)) if rows else {}
 
-    def place(row: SessionRow) -> tuple[int, ...]:
-        if filter.changed_since_ms is None:
-            return (row.session_key,)
-        return (row.changed_at_ms // CHANGE_BUCKET_MS, row.session_key)
+    def summary(row: SessionRow) -> SessionSummary:
+        return rules.summary_of(row, known.get(row.session_key, ()))
 
-    return page_of(rows, filter.limit, rules.summary_of, listing=listing, place=place)
+    return page_of(rows, filter.limit, summary, listing=listing, place=filter.place)
 
 
 async def load(
-    tx: Transaction, address: Address, scope: ReadScope, at: int | None, most_bytes: int
+    tx: Transaction, address: Address, scope: ReadScope, at: int | str | None, most_bytes: int
 ) -> tuple[SessionRow | None, SessionView | None]:
     """Return one snapshot of a session, None if nothing was ever committed or added."""
     row = await find(tx, address)
     if row is None or not rules.has_content(row):
         return row, None
-    return row, await _view(tx, row, scope, at, most_bytes)
+    revision = await _revision_named(tx, row, at) if isinstance(at, str) else at
+    return row, await _view(tx, row, scope, revision, most_bytes)
+
+
+async def _revision_named(tx: Transaction, row: SessionRow, at: str) -> int:
+    """Return the revision of a turn, by the turn's id or the id of a node that it added."""
+    turn = await tx.find_turn(row, at)
+    if turn is not None:
+        return turn.revision
+    named = await tx.find_nodes(graph.segments_of(row), [at])
+    return rules.revision_of_node(at, row, named)
 
 
 async def load_turn(
@@ -257,11 +316,7 @@ async def nodes_page(
     row = await find(tx, address)
     if row is None:
         return None, Page(())
-    revision = None if at is None else await _revision(tx, row, at)
-    if revision is None:
-        segments = graph.segments_of(row)
-    else:
-        segments = graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
+    segments = await _segments_at(tx, row, at)
     epoch = segments[0].epoch
     place = None if after is None else node_ranges.place_in("after", epoch, after)
     rows: list[NodeRow] = await tx.read_nodes(
@@ -276,6 +331,50 @@ async def nodes_page(
     return row, page
 
 
+async def nodes_by_id_page(
+    tx: Transaction,
+    address: Address,
+    ids: IdRange,
+    *,
+    kind: str | None,
+    at: int | None,
+    after: tuple[str, int] | None,
+    newest_first: bool,
+    limit: int,
+) -> tuple[SessionRow | None, Page[Node]]:
+    """Return one page of the nodes whose ids lie in a range, in the order of their ids."""
+    row = await find(tx, address)
+    if row is None:
+        return None, Page(())
+    segments = await _segments_at(tx, row, at)
+    epoch = segments[0].epoch
+    place = None if after is None else node_ranges.place_in("after", epoch, after)
+    asked = node_ranges.rest_of(ids, place, descending=newest_first)
+    reads: list[tuple[list[NodeRow], bool]] = []
+    for segment in segments:
+        found = await tx.read_nodes_by_id(
+            segment, kind=kind, first=asked.first, before=asked.before, descending=newest_first, limit=limit + 1
+        )
+        reads.append((found, may_follow(found, limit + 1)))
+    rows, left_out = node_ranges.merged(reads, descending=newest_first)
+    page = page_of(
+        rows[: limit + 1],
+        limit,
+        graph.node_of,
+        listing="nodes by id",
+        place=lambda one: (one.node_id, epoch),
+        more=left_out,
+    )
+    return row, page
+
+
+async def _segments_at(tx: Transaction, row: SessionRow, at: int | None) -> tuple[Segment, ...]:
+    if at is None:
+        return graph.segments_of(row)
+    revision = await _revision(tx, row, at)
+    return graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
+
+
 async def history_page(
     tx: Transaction, address: Address, *, after: int | None, newest_first: bool, limit: int
 ) -> tuple[SessionRow | None, Page[Revision]]:
@@ -283,7 +382,8 @@ async def history_page(
     row = await find(tx, address)
     if row is None:
         return None, Page(())
-    before = row.revision + 1 if after is None else after
+    # A cursor may come from another session, or from one of this id that was deleted: it may lie beyond the head.
+    before = row.revision + 1 if after is None else min(after, row.revision + 1)
     if newest_first:
         rows = await tx.list_revisions_down(row.session_key, before=before, limit=limit + 1)
     else:
@@ -293,7 +393,7 @@ async def history_page(
     if newest_first and rows:
         require_gapless("revisions", row.session_key, [*reversed(numbers), before])
     elif not newest_first:
-        upto = row.revision if page.next is None else None
+        upto = row.revision if page.next is None and row.revision > (after or 0) else None
         require_gapless("revisions", row.session_key, numbers, upto=upto)
     return row, page
 
@@ -318,6 +418,7 @@ async def fork(
         lineage=graph.encode_lineage(lineage),
     )
     row = await tx.insert_session(rules.with_meta(fresh, meta, tx.now_ms))
+    await _write_labels(tx, row, {}, meta.labels)
     plan = rules.first_revision(row, base, leaf, now_ms=tx.now_ms)
     await tx.apply_commit(plan, tx.now_ms)
     await tx.copy_committed_attachments(origin.session_key, row.session_key)

@@ -114,6 +114,21 @@ async def retry(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | 
     return rules.batch_of(session_id, row, now_ms=tx.now_ms)
 
 
+async def release(tx: Transaction, session_id: str, batch_id: str) -> tuple[WorkBatch, ...]:
+    """End the live claim on a batch, as if its time were over. Return all batches of the claim, none if it has none."""
+    session = await _present(tx, session_id)
+    if session is None:
+        return ()
+    await tx.hold_queue(session.family, session.session_key)
+    found = await tx.find_batches(session.session_key, [batch_id])
+    if not found or not found[0].is_claimed(tx.now_ms):
+        return ()
+    held = await tx.find_claimed(session.session_key, found[0].claim_id or "")
+    ended = [claims.ended(row, now_ms=tx.now_ms) for row in held]
+    await _save(tx, session, held, ended)
+    return tuple(rules.batch_of(session_id, row, now_ms=tx.now_ms) for row in ended)
+
+
 async def interrupt(
     tx: Transaction, address: sessions.Address, reason: str, token: Token
 ) -> tuple[SessionRow | None, tuple[WorkBatch, ...]]:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import codec, columns
 from holdfast.columns import weight
-from holdfast.errors import Corrupt, UnknownDelivery, UnknownOccurrence
+from holdfast.errors import Corrupt, UnknownDelivery, UnknownOccurrence, UnknownProcess
 from holdfast.operations import sessions
 from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.writes import expect_rows
@@ -151,6 +151,15 @@ async def undelivered(
         place=lambda parts: (parts[0].reserved_at_ms, parts[0].occurrence_id, parts[0].subscription_sequence),
         more=len(rows) > len(whole),
     )
+
+
+async def delivery_of_process(tx: Transaction, process_id: str) -> TriggerDelivery:
+    """Return the delivery that starts this process. Raises UnknownProcess if none does."""
+    row = await tx.find_process_delivery(process_id)
+    if row is None:
+        raise UnknownProcess(process_id)
+    [parts] = await _whole_rows(tx, [row])
+    return rules.delivery_of(*parts)
 
 
 async def has_undelivered_run(tx: Transaction) -> bool:

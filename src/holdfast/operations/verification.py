@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from holdfast.errors import Corrupt
+from holdfast.label_rows import LabelRow
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.operations import verification_contents as contents
 from holdfast.operations import verification_processes as processes
@@ -68,6 +69,7 @@ CHECKS: Final[dict[type[Row], Check]] = {
     ArtifactRow: contents.check_artifacts,
     WorkerRow: contents.check_workers,
     StreamRow: contents.check_streams,
+    LabelRow: contents.check_labels,
     Setting: contents.check_settings,
 }
 """The check for the rows of each table."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.label_rows import LabelRow
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.operations.verification_pages import Tally, in_parts, known, note_orphans
 from holdfast.ports import Transaction
@@ -162,6 +163,16 @@ async def check_streams(tx: Transaction, rows: list[StreamRow], tally: Tally) ->
     )
     for row in rows:
         tally.look("stream_blocks", name_of(row), rules.stream(row, owners.get(row.session_key)))
+
+
+async def check_labels(tx: Transaction, rows: list[LabelRow], tally: Tally) -> None:
+    """Check that labels belong to a session that lives and has metadata."""
+    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
+    note_orphans(
+        tally, [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)], "session"
+    )
+    for row in rows:
+        tally.look("session_labels", name_of(row), rules.label(row, owners.get(row.session_key)))
 
 
 async def check_settings(_tx: Transaction, _rows: list[Setting], _tally: Tally) -> None:

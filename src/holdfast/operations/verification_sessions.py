@@ -61,14 +61,16 @@ async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
     try:
         counters = await tx.read_ledger(row.session_key)
         while True:
-            turns = await tx.list_revisions(row.session_key, after=after, limit=PAGE)
+            before = after
+            turns = await tx.list_revisions(row.session_key, after=before, limit=PAGE)
             for turn in turns:
                 first = first or turn.revision
                 after = turn.revision
                 spent.add(turn.revision, commits.body_of(turn))
                 if turn.revision == row.revision:
                     tally.look("sessions", str(row.session_key), rules.head(row, turn))
-            if not may_follow(turns, PAGE):
+            # Damaged pages may repeat rows without end.
+            if not may_follow(turns, PAGE) or after <= before:
                 break
     except Corrupt:
         return

@@ -7,9 +7,8 @@ import itertools
 import msgspec
 
 from holdfast.errors import ClaimLost, LeaseLost, SessionDeleted
-from holdfast.operations import leases, queue, ready
+from holdfast.operations import leases, limits, queue, ready
 from holdfast.operations.pages import page_of
-from holdfast.operations.topics import process_topic, tell_run
 from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import HeartbeatParams
@@ -107,27 +106,15 @@ async def release(tx: Transaction, worker_id: str, limit: int) -> WorkerRelease:
             continue  # pragma: no cover - deleted since the first look
         await tx.hold_queue(session.family, session_key)
         rows = await tx.find_batches(session_key, [batch_id for _, batch_id in of_session])
-        ended = [one for row in rows if (one := rules.ended_claim(row, worker_id, tx.now_ms)) is not None]
+        held = [row for row in rows if rules.is_held(row, worker_id, tx.now_ms)]
+        ended = [claim_rules.ended(row, now_ms=tx.now_ms) for row in held]
         if ended:  # pragma: no branch - another worker has them since the first look
             expect_rows(await tx.save_batches(ended), "batches", session_key, expected=len(ended))
             await ready.keep(tx, session_key, session.family, freed=True)
+            await limits.free(tx, held)
             ready.tell(tx, session.session_id)
             batches += len(ended)
     runs = 0
     for process_id in await tx.leases_of_owner(worker_id, tx.now_ms, limit):
-        runs += await _release_run(tx, process_id, worker_id)
+        runs += await leases.end_of_process(tx, process_id, worker_id) is not None
     return WorkerRelease(batches, runs)
-
-
-async def _release_run(tx: Transaction, process_id: str, worker_id: str) -> int:
-    process = await tx.find_process(process_id)
-    lease = rules.ended_lease(await tx.find_lease("process", process_id), worker_id, tx.now_ms)
-    if process is None or lease is None:
-        return 0  # pragma: no cover - ended since the first look
-    await tx.save_lease(lease)
-    after = rules.claimable_now(process, tx.now_ms)
-    if after != process:
-        expect_rows(await tx.save_process(after), "processes", process_id)
-        tell_run(tx, after)
-    tx.notify(process_topic(process_id))
-    return 1

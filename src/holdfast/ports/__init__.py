@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
 from typing import (
+    TYPE_CHECKING,
     Any,
     Literal,
     NamedTuple,
@@ -20,6 +20,7 @@ from typing import (
 from holdfast.errors import InvalidRequest
 from holdfast.ports.fast_paths import FastPaths
 from holdfast.ports.freshness import Freshness
+from holdfast.ports.label_tables import LabelTables
 from holdfast.ports.lease_tables import LeaseTables
 from holdfast.ports.limit_tables import LimitTables
 from holdfast.ports.process_tables import GrantTables, ProcessTables
@@ -35,12 +36,16 @@ from holdfast.ports.trigger_tables import ScheduleTables, TriggerTables
 from holdfast.ports.worker_tables import WorkerTables
 from holdfast.rows import EventFilter, ViewQuery
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 T = TypeVar("T")
 
 
 class Transaction(
     FastPaths,
     SessionTables,
+    LabelTables,
     GraphTables,
     QueueTables,
     LeaseTables,

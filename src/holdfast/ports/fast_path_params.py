@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.rows import (
     BatchRow,
     CommitPlan,
@@ -99,7 +100,8 @@ class TurnPlan(CommitPlan, frozen=True):
     """A plan for a database that judges again when it writes.
 
     It has the proofs of claims and lease, the stored nodes that must be live (`rests_on`), the segments in which new
-    node ids must be free, and the session of each new batch.
+    node ids must be free, the session of each new batch, and the parts of the receipt that the revision has encoded.
+    A plan that hides nodes (`hidden`, their keys) is never given to such a database.
     """
 
     claims: tuple[ClaimProof, ...] = ()
@@ -107,6 +109,11 @@ class TurnPlan(CommitPlan, frozen=True):
     rests_on: tuple[int, ...] = ()
     segments: tuple[Segment, ...] = ()
     targets: tuple[str, ...] = ()
+    manifest: CheckpointManifest | None = None
+    enqueued: tuple[str, ...] = ()
+    started: tuple[str, ...] = ()
+    tombstoned: int = 0
+    hidden: tuple[int, ...] = ()
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -78,6 +78,12 @@ class LimitTables(Protocol):
         """Return paused sessions, (key, id) by key, greater than `after`."""
         ...
 
+    async def queue_depths(
+        self, now_ms: int, *, after: str, limit: int
+    ) -> list[tuple[str, int, int, int, int, int | None]]:
+        """Return the fields of `records.queue.QueueDepth`, by kind, greater than `after`."""
+        ...
+
 
 class SlotTables(Protocol):
     """Slots and waiting keys, in a database whose operations maintain them."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from holdfast.records.observations import Observation
+from holdfast.records.queue import WorkBatch
 
 End: TypeAlias = Callable[[Observation], None]
 """Called at the end of an operation, in the task or thread that began it."""
@@ -19,4 +21,24 @@ class Observer(Protocol):
 
         With `steps`, the caller gets control back before the end, so that nothing may be left in the caller's context.
         """
+        ...
+
+
+@runtime_checkable
+class Tracing(Protocol):
+    """An observer that also follows work from the call that enqueued it to the worker that runs it."""
+
+    def carried(self) -> str | None:
+        """Return the current place in a trace, in the form `traceparent` of W3C Trace Context; None if there is none.
+
+        It becomes the end of the ids of the batches that the call enqueues.
+        """
+        ...
+
+    def handling(self, name: str, batches: Sequence[WorkBatch]) -> AbstractContextManager[None]:
+        """Return a block in which a worker runs work. It goes on at the place that the first batch carries."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """Tell that the handler in the current block has failed."""
         ...

@@ -30,8 +30,13 @@ class ProcessTables(Protocol):
     async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
         """Return (process id, `claimable_at_ms`) of the run with the least, by id among equals.
 
-        Of these kinds and versions; None is every version, or every kind. Reads an index, one entry for each version.
+        Of these kinds and versions; None is every version, or every kind. Leaves out kinds whose `LimitRow` is paused.
+        Reads an index, one entry for each version.
         """
+        ...
+
+    async def oldest_due_run(self, now_ms: int) -> tuple[str, int] | None:
+        """Return what `first_claimable` returns of every kind, if it is due. For a role that may only read tables."""
         ...
 
     async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast import rows as r
+from holdfast.label_rows import SessionFilter
 from holdfast.ports.limit_tables import Obstacles, SlotTables
 from holdfast.ports.verification import VerificationTables
 from holdfast.records.diagnosis import StoreFacts
@@ -34,8 +35,8 @@ class SessionTables(Protocol):
         """Overwrite every column of the row with this key. Return the count."""
         ...
 
-    async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
-        """Return live sessions, ascending by key, or by (minute of change, key) with `changed_since_ms` (inclusive)."""
+    async def list_sessions(self, filter: SessionFilter) -> list[r.SessionRow]:
+        """Return live sessions in the order of the filter, which has all of them. `changed_since_ms` is inclusive."""
         ...
 
     async def family_sessions(self, family: int) -> list[r.SessionRow]:
@@ -86,7 +87,7 @@ class SessionTables(Protocol):
         ...
 
     async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
-        """Delete usage, work, ready and attachment rows of a session. Return the counts, without that of ready rows."""
+        """Delete usage, work, labels and attachment rows of a session. Return counts of usage, work, attachments."""
         ...
 
 
@@ -123,6 +124,12 @@ class GraphTables(Protocol):
         self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
     ) -> list[r.NodeRow]:
         """Return live nodes of the segments by key, beyond `after` in the direction of travel."""
+        ...
+
+    async def read_nodes_by_id(
+        self, segment: r.Segment, *, kind: str | None, first: str, before: str | None, descending: bool, limit: int
+    ) -> list[r.NodeRow]:
+        """Return live nodes of one segment by id, from `first` on, up to but not including `before`."""
         ...
 
     async def count_nodes(self, epoch: int, first_key: int, last_key: int) -> int:

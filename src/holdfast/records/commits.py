@@ -33,6 +33,9 @@ class Commit(KeywordRecord, frozen=True, kw_only=True):
 
     `expected_revision=None` means "on the current revision, whichever it is" and never conflicts. The same `turn_id`
     with the same content returns the same receipt and has no second effect.
+
+    `tombstones` are the ids of nodes that the turn hides, by the rules of `session.tombstone`: its graph is judged as
+    if they had been hidden just before. If one of them is the head's leaf, name the new leaf.
     """
 
     session_id: str | None = None
@@ -49,6 +52,7 @@ class Commit(KeywordRecord, frozen=True, kw_only=True):
     attachments: Sequence[str] = ()
     enqueues: Sequence[WorkDraft] = ()
     starts: Sequence[RunDraft] = ()
+    tombstones: Sequence[str] = ()
     lease: Lease | None = None
 
 
@@ -56,7 +60,8 @@ class CommitReceipt(Receipt, frozen=True):
     """An accepted turn. `enqueued` are the batch ids of its follow-up work, `started` the ids of its runs.
 
     `replayed` marks a retry.
-    `leaf` is the node that the active path ends in after the turn, None if there is no path.
+    `leaf` is the node that the active path ends in after the turn, None if there is no path. `tombstoned` counts the
+    nodes that it hid.
     """
 
     session_id: str
@@ -67,14 +72,19 @@ class CommitReceipt(Receipt, frozen=True):
     replayed: bool = False
     leaf: str | None = None
     started: tuple[str, ...] = ()
+    tombstoned: int = 0
 
 
 class NodesReceipt(Receipt, frozen=True):
-    """Nodes that now stand beside the path. Equal nodes that were stored already count as `replayed`."""
+    """Nodes that now stand beside the path. Equal nodes that were stored already count as `replayed`.
+
+    `kept` counts nodes with other content that stayed as they were, by `on_conflict="keep"`.
+    """
 
     session_id: str
     added: int
     replayed: int
+    kept: int = 0
 
 
 class SessionView(Record, frozen=True):

@@ -77,8 +77,30 @@ class StoreFacts(Record, frozen=True, kw_only=True):
     engine: Engine | None = None
 
 
+class StuckItems(Record, frozen=True, kw_only=True):
+    """The ids of the first few items of each kind that wait too long. Each can be asked about with `holdfast why`."""
+
+    ready_sessions: tuple[str, ...] = ()
+    """Sessions with work that could be claimed."""
+    undelivered: tuple[str, ...] = ()
+    """Processes that a trigger reserved, and that were never started."""
+    dead_letters: tuple[str, ...] = ()
+    """Sessions with work that failed at its last attempt."""
+    claimed_by_dead: tuple[str, ...] = ()
+    """Sessions whose work a worker has claimed that no longer reports."""
+    run_by_dead: tuple[str, ...] = ()
+    """Runs that such a worker holds."""
+    dead_workers: tuple[str, ...] = ()
+    """Workers that no longer report, and hold work or runs."""
+    due_run: str | None = None
+    """The run that can be claimed and has been due longest."""
+    due_run_at_ms: int | None = None
+
+
 class Concern(Record, frozen=True):
     """One risk to a store. `name` stays the same across versions; `problem` and `advice` are for people.
+
+    `ids` are those of the first items that it is about, each for `holdfast why`.
 
     A `danger` can lose acknowledged work, or has lost some. A `warning` will slow the store down or stop it, or is work
     that no worker does.
@@ -88,6 +110,7 @@ class Concern(Record, frozen=True):
     name: str
     problem: str
     advice: str
+    ids: tuple[str, ...] = ()
 
 
 class Diagnosis(Record, frozen=True):
@@ -95,6 +118,7 @@ class Diagnosis(Record, frozen=True):
 
     concerns: tuple[Concern, ...]
     facts: StoreFacts | None = None
+    stuck: StuckItems | None = None
 
     @property
     def ok(self) -> bool:

@@ -12,6 +12,9 @@ from holdfast.records.common import Document, Record
 TOMBSTONE = "holdfast.tombstone"
 """The kind of a tombstoned node that was moved from another store. Its id stays used; its content was not moved."""
 
+LAST_CHARACTER = "\U0010ffff"
+"""The character after which none comes."""
+
 _LEFT_OUT = cast("str | None", UNSET)
 """The default of a field that a stored record always has, and that a record to be sent may leave to the store."""
 
@@ -47,6 +50,31 @@ class Graph(Record, frozen=True):
 
     nodes: Sequence[Node] = ()
     leaf: str | None = _LEFT_OUT
+
+
+class IdRange(Record, frozen=True):
+    """Node ids from `first` on, up to but not including `before`, by code points. `before=None` means to the end.
+
+    Ids that begin with a common text make a group: `IdRange.prefix("call-7/")`.
+
+    >>> holdfast.sessions.IdRange.prefix("call-7/")
+    IdRange(first='call-7/', before='call-70')
+    """
+
+    first: str = ""
+    before: str | None = None
+
+    @classmethod
+    def prefix(cls, text: str) -> IdRange:
+        """Return the range of all ids that begin with a text."""
+        kept = text.rstrip(LAST_CHARACTER)
+        return cls(text, kept[:-1] + _after(kept[-1]) if kept else None)
+
+
+def _after(character: str) -> str:
+    """Return the next character in the order of code points. Surrogates are not characters."""
+    following = ord(character) + 1
+    return chr(0xE000 if following == 0xD800 else following)
 
 
 class FullGraph(Record, frozen=True):

@@ -33,6 +33,10 @@ class Limits(KeywordRecord, frozen=True, kw_only=True):
     artifact_bytes: int = 64 * MIB
     page: int = 1_000
     fork_depth: int = 128
+    labels: int = 16
+    label_key_bytes: int = 64
+    label_value_bytes: int = 256
+    tree_sessions: int = 1_000
     ttl_ms: int = 7 * 24 * 3600 * 1000
 
 
@@ -46,5 +50,9 @@ WIDE = Limits(
     id_bytes=2_048,
     batch_items=100_000,
     commit_items=100_000,
+    labels=100_000,
+    label_key_bytes=512,
+    label_value_bytes=2_048,
+    tree_sessions=100_000,
 )
 """Wider than any limits in practice, so that the command line reads and moves whatever a store accepted."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 import msgspec
 
 from holdfast.records.common import Document, Receipt, Record, Scope
 from holdfast.records.events import EventType
 from holdfast.records.leases import Lease
+from holdfast.run_chains import retried_run
 
 ProcessStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "abandoned"]
 """The state of a process: running, or the way in which it ended."""
 TerminalState: TypeAlias = Literal["completed", "failed", "cancelled", "abandoned"]
 Recovery: TypeAlias = Literal["rerunnable", "owner_bound", "external"]
 """The way to go on after the holder of a process died: run it again, end it as abandoned, or leave it to others."""
+RESERVED_SIGNALS = "holdfast-"
+"""The prefix of signals that workers send to runs themselves."""
+CHILD_ENDED = f"{RESERVED_SIGNALS}child"
+"""The signal that a run gets when a child of it has ended."""
 FailureClass: TypeAlias = Literal[
     "invalid_request",
     "unavailable",
@@ -26,6 +32,12 @@ FailureClass: TypeAlias = Literal[
     "resource_limit",
     "internal",
 ]
+
+
+def part_of_id(name: str) -> str:
+    """Escape the slashes of a name: it becomes one part of an id whose parts are joined by slashes."""
+    return name.replace("%", "%25").replace("/", "%2F")
+
 
 # Inputs.
 
@@ -147,6 +159,9 @@ class ProcessIdentity(Record, frozen=True):
     definition: Document | None = None
 
 
+SIGNAL_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
 class SignalWait(Record, frozen=True, tag="signal", tag_field="kind"):
     """Declares that a running process waits for the `ordinal`-th signal of a name."""
 
@@ -195,7 +210,8 @@ class Process(Record, frozen=True):
 
     A run is due from `due_at_ms` on; None while it waits for a signal only. `attempt` counts the claims since it was
     last suspended, and `last_error` is the error of the last attempt that failed. A suspended run sleeps until it is
-    due or gets a signal. `lost_owner_id` is the owner whose lease on the run expired before it was taken over.
+    due or gets a signal. A held one is suspended with an error. `lost_owner_id` is the owner whose lease on the run
+    expired before it was taken over.
     """
 
     id: str
@@ -226,11 +242,26 @@ class Process(Record, frozen=True):
         return self.status != "running"
 
     @property
+    def is_held(self) -> bool:
+        """True if it is a run whose recorded steps its handler no longer asks for. It is tried again when it is due."""
+        return self.suspended and self.last_error is not None
+
+    @property
     def continued_as(self) -> str | None:
         """The id of the run that goes on for this one, None if there is none."""
         control = self.outcome.control if isinstance(self.outcome, Completed) else None
         found = cast("dict[str, Document]", control).get("continued_as") if isinstance(control, dict) else None
         return found if isinstance(found, str) else None
+
+    @property
+    def retries(self) -> str | None:
+        """The id of the run that this one retries, None if it retries none."""
+        return retried_run(self.id, self.provenance.caused_by)
+
+    @property
+    def is_retryable(self) -> bool:
+        """True if it is a run that ended without a result: `processes.retry` runs it again."""
+        return isinstance(self.input, Run) and self.status not in ("running", "completed")
 
 
 class RunDraft(Record, frozen=True):
@@ -250,13 +281,19 @@ class RunDraft(Record, frozen=True):
     due_at_ms: int | None = None
     wake: bool = True
     recovery: Recovery | None = None
+    wake_kind: str = "turn"
+    """The kind of the work that tells the session of the end."""
 
 
 class RunEnded(Record, frozen=True):
-    """A run whose end woke a session, and its outcome."""
+    """A run whose end woke a session, and its outcome.
+
+    `process_id` is the id under which the run was started. If it continued as new ones, `last_id` is that of the last.
+    """
 
     process_id: str
     outcome: ProcessOutcome
+    last_id: str | None = None
 
 
 class StartReceipt(Receipt, frozen=True):

@@ -20,6 +20,8 @@ SETTLED: tuple[WorkState, ...] = ("completed", "cancelled", "interrupted", "dead
 
 TURN = "turn"
 """The kind of work that does not name one."""
+WAKE_PREFIX = "wake:"
+"""The beginning of the source keys of wakes. Only the store makes such work, so that the key proves a wake."""
 
 
 class Group(Record, frozen=True):
@@ -120,6 +122,21 @@ class KindLimit(Record, frozen=True):
     per_key: int | None
     paused: bool
     declared_at_ms: int
+
+
+class QueueDepth(Record, frozen=True):
+    """The unsettled work of one kind, in batches, and its dead letters.
+
+    `ready` can be claimed now as far as the batch alone decides; `delayed` waits for its time or for its next attempt.
+    `oldest_ready_at_ms` is the time since which the oldest ready batch has been ready.
+    """
+
+    kind: str
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
+    oldest_ready_at_ms: int | None
 
 
 class WorkReceipt(Receipt, frozen=True):

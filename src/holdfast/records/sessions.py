@@ -32,6 +32,7 @@ class SessionMeta(Record, frozen=True):
     owner: str | None = None
     cwd: str | None = None
     relation: Relation = Root()
+    labels: dict[str, str] = {}
 
 
 class SessionSummary(Record, frozen=True):
@@ -49,10 +50,15 @@ class SessionSummary(Record, frozen=True):
     node_count: int
     created_at_ms: int | None
     changed_at_ms: int
+    labels: dict[str, str] = {}
 
 
 class SessionDeletionReport(Record, frozen=True):
-    """The counts of a session's deletion, and the processes that it left without any handle."""
+    """The counts of a session's deletion, and the processes that it left without any handle.
+
+    With descendants, `descendant_ids` names those that were deleted, parents before their children, and the counts are
+    those of all sessions together.
+    """
 
     session_id: str
     deleted: bool
@@ -67,3 +73,4 @@ class SessionDeletionReport(Record, frozen=True):
     cleared_wake_targets: int = 0
     orphaned_process_ids: tuple[str, ...] = ()
     preserved_process_ids: tuple[str, ...] = ()
+    descendant_ids: tuple[str, ...] = ()

@@ -11,7 +11,9 @@ class WorkerInfo(Record, frozen=True):
     """A worker as it last reported itself. `id` is the owner id of its claims, and names one life of the worker.
 
     `boot_id`, `pid_namespace` and `process_start` tell whether a process of this host is that very process; None where
-    the system does not tell. `running` names batches and runs that it works on. The store fills in the two times.
+    the system does not tell. `running` names batches and runs that it works on, and `overdue` those whose handlers are
+    over their time limit and cannot be stopped, with the milliseconds since. `versions` has the kinds of runs of which
+    it takes some versions only. The store fills in the times.
 
     >>> holdfast.workers.WorkerInfo("worker@host:7:ab", host="host", pid=7, kinds=["turn"]).running
     ()
@@ -22,6 +24,8 @@ class WorkerInfo(Record, frozen=True):
     pid: int
     kinds: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
+    overdue: dict[str, int] = {}
+    versions: dict[str, tuple[str, ...]] = {}
     boot_id: str | None = None
     pid_namespace: str | None = None
     process_start: str | None = None

@@ -178,6 +178,11 @@ def stamped(row: BatchRow, stamp: ClaimStamp, *, attempts: int) -> BatchRow:
     )
 
 
+def ended(row: BatchRow, *, now_ms: int) -> BatchRow:
+    """Return the batch after its claim ended now, before its time. The attempt counts."""
+    return msgspec.structs.replace(row, claim_expires_at_ms=now_ms, claim_slot=0)
+
+
 def claim_from(session_id: str, token: Token, rows: Sequence[BatchRow]) -> WorkClaim:
     """Return the claim that these batches bear, as its owner gets it."""
     stamp = stamp_of(rows[0])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import codec
-from holdfast.errors import Corrupt, HeadConflict, InvalidRequest, SessionDeleted, TurnConflict, UnknownRef
+from holdfast.errors import Corrupt, InvalidRequest, TurnConflict, UnknownRef
 from holdfast.ports.fast_path_params import UNTIMED, Head, TurnPlan
 from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Commit, CommitReceipt, Usage
@@ -20,7 +20,6 @@ from holdfast.rows import (
     LIVE,
     POSITION_BITS,
     AttachmentRow,
-    BatchRow,
     CommitFacts,
     NodeRow,
     RevisionRow,
@@ -28,7 +27,7 @@ from holdfast.rows import (
     SessionRow,
     UsageRow,
 )
-from holdfast.rules import checkpoints, checks, claims, deltas, graph, leases, ledgers, queue, starts
+from holdfast.rules import checkpoints, checks, claims, deltas, graph, heads, leases, ledgers, queue, starts, tombstones
 
 
 class TurnBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,6 +45,7 @@ class TurnBody(msgspec.Struct, frozen=True, omit_defaults=True):
     enqueued: tuple[str, ...] = ()
     spent: int = 0
     started: tuple[str, ...] = ()
+    tombstoned: int = 0
 
 
 class CommitIntent(msgspec.Struct, frozen=True):
@@ -69,12 +69,13 @@ class CommitIntent(msgspec.Struct, frozen=True):
     attachments: tuple[str, ...]
     enqueues: tuple[queue.BatchIntent, ...]
     starts: tuple[starts.StartIntent, ...]
+    tombstones: tuple[str, ...]
     lease: Lease | None
 
     @property
     def node_ids(self) -> tuple[str, ...]:
         """Every node id that has to be looked up."""
-        named = {node.id for node in self.nodes}
+        named = {*self.tombstones, *(node.id for node in self.nodes)}
         named.update(node.parent for node in self.nodes if isinstance(node.parent, str))
         if isinstance(self.leaf, str):
             named.add(self.leaf)
@@ -134,8 +135,10 @@ def check_commit(commit: object, session_id: str | None, limits: Limits, *, seed
             for index, draft in enumerate(checks.sequence("enqueues", given.enqueues, most=limits.commit_items))
         ),
         starts=starts.check_starts(given.starts, target, turn_id or seed, limits),
+        tombstones=tombstones.check_ids("tombstones", given.tombstones, limits),
         lease=None if given.lease is None else leases.check_session_lease("lease", given.lease, target, limits),
     )
+    tombstones.check_apart("tombstones", intent.tombstones, (node.id for node in intent.nodes))
     _check_size(intent, limits)
     if turn_id is not None and intent.fingerprint is None:
         return msgspec.structs.replace(intent, fingerprint=fingerprint_of(intent, sent))
@@ -196,6 +199,7 @@ def fingerprint_of(intent: CommitIntent, nodes: Sequence[graph.NodeIntent]) -> s
                 for draft in intent.enqueues
             ],
             **({"starts": [start.content for start in intent.starts]} if intent.starts else {}),
+            **({"tombstones": sorted(set(intent.tombstones))} if intent.tombstones else {}),
         }
     )
 
@@ -206,18 +210,18 @@ def body_of(row: RevisionRow) -> TurnBody:
     return codec.decode_record(TurnBody, row.body, table="revisions", key=key)
 
 
-def receipt_of(session_id: str, row: RevisionRow, *, replayed: bool) -> CommitReceipt:
-    """Return the receipt of a stored revision."""
-    body = body_of(row)
+def receipt_of(session_id: str, row: RevisionRow, parts: TurnBody | TurnPlan, *, replayed: bool) -> CommitReceipt:
+    """Return the receipt of a revision. Its body or its plan has the parts without columns of their own."""
     return CommitReceipt(
         session_id=session_id,
         revision=row.revision,
         checkpoint_ref=row.checkpoint_ref,
-        manifest=body.manifest or CheckpointManifest(),
-        enqueued=body.enqueued,
-        started=body.started,
+        manifest=parts.manifest or CheckpointManifest(),
+        enqueued=parts.enqueued,
+        started=parts.started,
         replayed=replayed,
         leaf=row.leaf_id,
+        tombstoned=parts.tombstoned,
     )
 
 
@@ -227,10 +231,10 @@ def replay(intent: CommitIntent, turn: RevisionRow | None) -> CommitReceipt | No
         return None
     if turn.fingerprint != intent.fingerprint:
         raise TurnConflict(intent.session_id, intent.turn_id or "")
-    return receipt_of(intent.session_id, turn, replayed=True)
+    return receipt_of(intent.session_id, turn, body_of(turn), replayed=True)
 
 
-def judge(
+def judge(  # noqa: PLR0913 - a turn rests on as many facts
     intent: CommitIntent,
     session: SessionRow,
     facts: CommitFacts,
@@ -240,11 +244,13 @@ def judge(
     targets: Mapping[str, SessionRow],
     batch_ids: Sequence[str],
     now_ms: int,
+    alive: Set[int] = frozenset(),
 ) -> TurnPlan:
     """Return everything that the commit writes, or raise the first reason against it. The turn is not a replay.
 
     `current` is the session's graph if the commit replaces it, `targets` the sessions that follow-up work goes to, and
-    `batch_ids` a fresh id for each follow-up batch.
+    `batch_ids` a fresh id for each follow-up batch. `alive` are the living sessions of the family, if the commit
+    tombstones inherited nodes.
     """
     _require_head(intent, session, facts)
     completed = [
@@ -254,8 +260,20 @@ def judge(
     ]
     if intent.lease is not None:
         leases.require(facts.lease, intent.lease, now_ms)
-    plan = _plan(intent, session, facts, current, ledger, targets=targets, batch_ids=batch_ids, now_ms=now_ms)
-    return msgspec.structs.replace(plan, completed_seqs=tuple(completed))
+    hidden = tombstones.to_hide(intent.tombstones, session, facts, alive)
+    keys = tuple(row.node_key for row in hidden)
+    plan = _plan(
+        intent,
+        session,
+        tombstones.after_hiding(facts, hidden),
+        [row for row in current if row.node_key not in keys] if keys else current,
+        ledger,
+        targets=targets,
+        batch_ids=batch_ids,
+        now_ms=now_ms,
+        tombstoned=len(keys),
+    )
+    return msgspec.structs.replace(plan, completed_seqs=tuple(completed), hidden=keys)
 
 
 def assume(intent: CommitIntent, head: Head) -> CommitFacts:
@@ -289,11 +307,10 @@ def _require_head(intent: CommitIntent, session: SessionRow, facts: CommitFacts)
     if session.revision > 0 and facts.head is None:
         # Committing on top would turn lost state into empty state.
         raise Corrupt("revisions", f"{session.session_key}/{session.revision}", "the head's revision is missing")
-    if intent.expected_revision is not None and intent.expected_revision != session.revision:
-        raise HeadConflict(intent.session_id, intent.expected_revision, session.revision)
+    heads.require_revision(session, intent.expected_revision)
 
 
-def _plan(
+def _plan(  # noqa: PLR0913 - a turn rests on as many facts
     intent: CommitIntent,
     session: SessionRow,
     facts: CommitFacts,
@@ -303,6 +320,7 @@ def _plan(
     targets: Mapping[str, SessionRow],
     batch_ids: Sequence[str],
     now_ms: int,
+    tombstoned: int = 0,
 ) -> TurnPlan:
     """Return what the commit writes, without judging claims and lease."""
     revision = session.revision + 1
@@ -316,9 +334,9 @@ def _plan(
                 "neither the session nor its parent has it with its bytes stored: put it first",
             )
     usage = ledgers.counters(intent.usage, ledger, revision)
-    enqueues, enqueued, enqueued_for = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
+    enqueues, enqueued, enqueued_for = queue.place_drafts(intent.enqueues, facts.sources, targets, batch_ids, now_ms)
     node_count = graph.position_of(placed.rows[-1].node_key) if placed.rows else max(session.node_count, epoch)
-    body = _next_body(intent, facts.head, enqueued)
+    body = _next_body(intent, facts.head, enqueued, tombstoned)
     return TurnPlan(
         session=msgspec.structs.replace(
             session, revision=revision, node_count=node_count, epoch=epoch, changed_at_ms=now_ms
@@ -349,6 +367,10 @@ def _plan(
         rests_on=_rests_on(intent, placed, leaf_key),
         segments=graph.segments_of(session) if placed.rows and epoch == session.epoch else (),
         targets=enqueued_for,
+        manifest=body.manifest,
+        enqueued=body.enqueued,
+        started=body.started,
+        tombstoned=tombstoned,
     )
 
 
@@ -410,42 +432,7 @@ def _judge_graph(
     return epoch, placed, graph.require_leaf(_leaf_field(intent.replaces_graph), leaf, keys, stored), leaf
 
 
-def _judge_enqueues(
-    intent: CommitIntent,
-    sources: Sequence[BatchRow],
-    targets: Mapping[str, SessionRow],
-    batch_ids: Sequence[str],
-    now_ms: int,
-) -> tuple[tuple[BatchRow, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the new batches, the ids of all batches, and the session ids of the new ones.
-
-    A source key that was used before stands for the batch that it made. A session that is not known is left to the
-    database.
-    """
-    names = {row.session_key: session_id for session_id, row in targets.items()}
-    known = {(names[row.session_key], row.source_key): row for row in sources}
-    fresh: list[BatchRow] = []
-    ids: list[str] = []
-    new_for: list[str] = []
-    for draft, batch_id in zip(intent.enqueues, batch_ids, strict=True):
-        target = targets.get(draft.session_id)
-        if target is not None and target.deleted_at_ms is not None:
-            raise SessionDeleted(draft.session_id)
-        place = (draft.session_id, draft.source_key)
-        existing = known.get(place) if draft.source_key is not None else None
-        if existing is not None:
-            ids.append(queue.same_batch(draft, existing).batch_id)
-            continue
-        session_key, family = (0, 0) if target is None else (target.session_key, target.family)
-        row = queue.new_batch(draft, batch_id=batch_id, session_key=session_key, family=family, now_ms=now_ms)
-        known[place] = row
-        fresh.append(row)
-        ids.append(batch_id)
-        new_for.append(draft.session_id)
-    return tuple(fresh), tuple(ids), tuple(new_for)
-
-
-def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[str, ...]) -> TurnBody:
+def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[str, ...], tombstoned: int) -> TurnBody:
     """Return the head's body with the changes of the commit. Fields that it leaves out stay."""
     before = TurnBody() if head is None else body_of(head)
     keeps_frames = intent.frames_ref is None
@@ -459,7 +446,13 @@ def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[s
         spent=ledgers.total(before.spent, intent.usage),
         enqueued=enqueued,
         started=tuple(start.id for start in intent.starts),
+        tombstoned=tombstoned,
     )
+
+
+def may_be_deltas(intent: CommitIntent) -> bool:
+    """Return True if a content of the commit is large enough to be stored as a delta."""
+    return any(map(deltas.is_large, intent.contents.bodies.values()))
 
 
 def predecessors(intent: CommitIntent, facts: CommitFacts) -> dict[str, str]:

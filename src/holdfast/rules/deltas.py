@@ -15,11 +15,14 @@ from holdfast import codec
 from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.rows import BlobRow, Run
 
-DELTA_FROM_BYTES = 64 * 1024
-"""Smaller contents, and differences from smaller ones, are not worth reading a second row."""
+DELTA_FROM_BYTES = 4 * 1024
+"""Smaller contents, and differences from smaller ones, are not worth a second row and the lock on it."""
 
 DELTA_UP_TO_BYTES = 1 << codec.LARGEST_WINDOW_LOG
 """A larger content would need a larger window than readers allow."""
+
+MISSES_BEFORE_BACKOFF, TRIED_EACH = 2, 8
+"""After so many contents in a row that were stored whole although a delta was tried, only each eighth is tried."""
 
 _RUN = struct.Struct("<IQ")
 """The header of a delta's frame: the number of earlier deltas in its run, and their total bytes."""
@@ -32,12 +35,17 @@ def is_large(data: bytes) -> bool:
 
 def stored(ref: str, data: bytes, run: Run | None) -> BlobRow:
     """Return the row of a content: a delta on the run of its predecessor, or whole."""
-    if run is not None and is_large(data) and is_large(run.data):
+    if run is not None and is_large(data) and is_large(run.data) and is_worth_trying(run):
         body = _RUN.pack(run.deltas, run.spent_bytes) + codec.pack_delta(data, run.data)
         if is_worth_it(run, len(body)):
             return BlobRow(ref, "delta", len(data), body, run.ref)
     encoding, body = codec.pack(data)
     return BlobRow(ref, encoding, len(data), body)
+
+
+def is_worth_trying(run: Run) -> bool:
+    """Return True unless the last contents had too little in common. Making a delta costs more than packing whole."""
+    return run.misses < MISSES_BEFORE_BACKOFF or run.misses % TRIED_EACH == 0
 
 
 def is_worth_it(run: Run, delta_bytes: int) -> bool:
@@ -53,8 +61,10 @@ def is_worth_it(run: Run, delta_bytes: int) -> bool:
 def run_after(row: BlobRow, data: bytes, run: Run | None) -> Run | None:
     """Return the run that a content ends once it is stored, None if nothing can be stored as a delta on it."""
     if run is not None and row.base_hash == run.ref:
-        return msgspec.structs.replace(run, deltas=run.deltas + 1, spent_bytes=run.spent_bytes + len(row.body))
-    return Run(row.hash, data, len(row.body)) if row.base_hash is None and is_large(data) else None
+        spent_bytes = run.spent_bytes + len(row.body)
+        return msgspec.structs.replace(run, deltas=run.deltas + 1, spent_bytes=spent_bytes, misses=0)
+    misses = 0 if run is None else run.misses + 1
+    return Run(row.hash, data, len(row.body), misses=misses) if row.base_hash is None and is_large(data) else None
 
 
 def run_of(ref: str, rows: Iterable[BlobRow]) -> Run | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from holdfast.records.diagnosis import Concern, PostgresFacts, SqliteFacts, StoreFacts
+from holdfast.records.diagnosis import Concern, PostgresFacts, SqliteFacts, StoreFacts, StuckItems
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
@@ -17,8 +17,12 @@ LEASE_GRACE_MS: Final = MINUTE_MS
 DELIVERY_GRACE_MS: Final = MINUTE_MS
 """A reservation and the start of its process are two calls, with a moment between them."""
 
-WORK_GRACE_MS: Final = HOUR_MS
-"""Work that could have been claimed for longer than this has no worker."""
+WORK_GRACE_MS: Final = 5 * MINUTE_MS
+"""Work that could have been claimed for longer than this has no worker, or too few."""
+
+NOTHING: Final = StuckItems()
+
+WHY: Final = "`holdfast why ID`"
 
 LOG_BYTES: Final = 128 * MIB
 """Twice the size that a store truncates a write-ahead log to: a larger one could not be emptied for a long time."""
@@ -56,9 +60,9 @@ SUPPORT_ENDS_MS: Final = {
 """The date of the last release of each major version of PostgreSQL."""
 
 
-def diagnose(facts: StoreFacts, *, local_ms: int, trip_ms: int) -> tuple[Concern, ...]:
+def diagnose(facts: StoreFacts, stuck: StuckItems = NOTHING, *, local_ms: int, trip_ms: int) -> tuple[Concern, ...]:
     """Return every concern, dangers first. `local_ms` is this machine's clock in the middle of a trip of `trip_ms`."""
-    found = [*_waiting(facts), *_indexes(facts)]
+    found = [*_waiting(facts, stuck), *_stuck(facts, stuck), *_indexes(facts)]
     if isinstance(facts.engine, SqliteFacts):
         found += _sqlite(facts.engine)
     elif isinstance(facts.engine, PostgresFacts):
@@ -84,7 +88,39 @@ def damaged(problem: str) -> Concern:
 # Overdue items.
 
 
-def _waiting(facts: StoreFacts) -> Iterator[Concern]:
+def _stuck(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:
+    held = (*stuck.claimed_by_dead, *stuck.run_by_dead)
+    if held:
+        yield Concern(
+            "warning",
+            "dead-workers",
+            f"{_count(len(stuck.dead_workers), 'worker')} that stopped reporting held work: {_list(held)}",
+            f"others take it over when the claims end; {WHY} names the command that ends one now",
+            held,
+        )
+    if stuck.dead_letters:
+        yield Concern(
+            "warning",
+            "dead-letters",
+            f"work failed at its last attempt in {_list(stuck.dead_letters)}",
+            "see `holdfast queue dead`: retry or drop it",
+            stuck.dead_letters,
+        )
+    if stuck.due_run is not None and _older(facts, stuck.due_run_at_ms, WORK_GRACE_MS):
+        yield Concern(
+            "warning",
+            "unclaimed-runs",
+            f"run {stuck.due_run!r} has been due for {_age(facts, stuck.due_run_at_ms)}, and no worker has claimed it",
+            f"start a worker with a handler of its kind; {WHY} says which are alive",
+            (stuck.due_run,),
+        )
+
+
+def _list(ids: Sequence[str]) -> str:
+    return ", ".join(map(repr, ids))
+
+
+def _waiting(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:
     if _older(facts, facts.oldest_expired_lease_at_ms, LEASE_GRACE_MS):
         yield Concern(
             "warning",
@@ -99,7 +135,8 @@ def _waiting(facts: StoreFacts) -> Iterator[Concern]:
             "undelivered",
             f"{_count(facts.undelivered, 'delivery', 'deliveries')} reserved whose process was never started, the "
             f"oldest {_age(facts, facts.oldest_undelivered_at_ms)} ago",
-            "start them: triggers.undelivered() lists them, and the process ids make starting twice harmless",
+            "run a worker, or start each with `holdfast triggers redeliver`: starting twice is harmless",
+            stuck.undelivered,
         )
     if _older(facts, facts.oldest_ready_batch_at_ms, WORK_GRACE_MS):
         yield Concern(
@@ -107,7 +144,8 @@ def _waiting(facts: StoreFacts) -> Iterator[Concern]:
             "old-work",
             f"{_count(facts.ready_batches, 'batch', 'batches')} of unclaimed work, the oldest ready for "
             f"{_age(facts, facts.oldest_ready_batch_at_ms)}",
-            "see `holdfast queue list`: start workers for those sessions, or cancel the work",
+            f"{WHY} says why: start workers for those kinds, or cancel the work",
+            stuck.ready_sessions,
         )
 
 

@@ -34,9 +34,9 @@ from holdfast.records.processes import (
     Run,
     TerminalState,
 )
-from holdfast.records.queue import WorkDraft
+from holdfast.records.queue import WAKE_PREFIX, WorkDraft
 from holdfast.rows import EventRow
-from holdfast.rules import checks, runs, schemas
+from holdfast.rules import checks, runs, schemas, wakes
 from holdfast.rules.schemas import PATTERN_STATES, SUBSCHEMAS
 from holdfast.rules.selectors import Remaining, Room, as_text, check_selector, most_values, select
 
@@ -273,6 +273,8 @@ def _judge(intent: EventIntent, process: Process) -> Judgement:
             "replay_key",
             f"{intent.type!r} requires a deterministic replay key: pass replay_key=, the same one with each retry",
         )
+    if intent.type == runs.DECLARED and isinstance(process.input, Run):
+        runs.check_declared(intent.payload)
     # Validate the encoded payload, which is stored, and not the caller's own objects.
     schemas.require_valid("payload", intent.encoded, declared.schema)
     room = Room()
@@ -397,7 +399,7 @@ def wake_of(row: EventRow, signal: WakeSignal | None, target: Scope | None, caus
 
 def wake_id(target: Scope, dedupe_key: str) -> str:
     """Return the id of a wake: that of the work which delivers it, too."""
-    return "wake:" + codec.stable_hash([target.session_id, target.frame_id, dedupe_key])
+    return WAKE_PREFIX + codec.stable_hash([target.session_id, target.frame_id, dedupe_key])
 
 
 def wake_draft(wake: Wake) -> WorkDraft:
@@ -411,6 +413,7 @@ def wake_draft(wake: Wake) -> WorkDraft:
         session_id=wake.target.session_id,
         source_key=wake.wake_id,
         slot="exclusive",
+        kind=wakes.kind_of(wake),
         payloads=[{"type": "process_wake", "wake": told}],
     )
 

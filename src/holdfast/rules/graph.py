@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import msgspec
@@ -238,11 +238,15 @@ def position_of(node_key: int) -> int:
 
 
 class Placement(NamedTuple):
-    """The effect of a delta on the graph: new rows, rows that are brought back, and the delta's last node."""
+    """The effect of a delta on the graph: new rows, rows that are brought back, and the delta's last node.
+
+    `kept` counts stored nodes that differ from those sent and stay as they are.
+    """
 
     rows: tuple[NodeRow, ...]
     revived: tuple[NodeRow, ...]
     last: str | None
+    kept: int = 0
 
 
 def further_ids(
@@ -259,7 +263,7 @@ def further_ids(
     return tuple(sorted(rests_on - stored.keys()))
 
 
-def place_nodes(
+def place_nodes(  # noqa: PLR0913 - a placement rests on as many facts
     field: str,
     session: SessionRow,
     intents: Sequence[NodeIntent],
@@ -269,17 +273,20 @@ def place_nodes(
     after: Segment,
     revision: int | None,
     now_ms: int,
+    keep: bool = False,
 ) -> Placement:
     """Return the rows of new nodes, placed after a segment of the session's own, and of nodes that a turn brings back.
 
-    A node that is stored already is left out if it is equal, and is `NodeConflict` otherwise. A turn (`revision`) that
-    sends a tombstoned node again brings it back. A node that is new or comes back needs a parent that can be read.
+    A node that is stored already is left out if it is equal, and is `NodeConflict` otherwise, unless stored nodes are
+    to be kept. A turn (`revision`) that sends a tombstoned node again brings it back. A node that is new or comes back
+    needs a parent that can be read.
     """
     order = chained(field, intents, first_parent=None if leaf is None else leaf[1], stored=stored)
     known = [(one, stored[one.intent.id]) for one in order if one.intent.id in stored]
-    for one, row in known:
-        if not _same_node(one.intent, row):
-            raise NodeConflict(session.session_id, one.intent.id, vacuumed=_is_gone(row), derived=one.intent.is_derived)
+    differing = [(one, row) for one, row in known if not _same_node(one.intent, row)]
+    if differing and not keep:
+        one, row = differing[0]
+        raise NodeConflict(session.session_id, one.intent.id, vacuumed=_is_gone(row), derived=one.intent.is_derived)
     back = {} if revision is None else {row.node_id: (one, row) for one, row in known if row.mark == TOMBSTONED}
     keys = {node_id: row.node_key for node_id, row in stored.items() if row.mark == LIVE or node_id in back}
     hidden = {node_id: _why_hidden(row, session, revision) for node_id, row in stored.items() if node_id not in keys}
@@ -314,7 +321,7 @@ def place_nodes(
             )
         )
     last = order[-1].intent.id if order else None
-    return Placement(tuple(rows), tuple(row for _, row in back.values()), last)
+    return Placement(tuple(rows), tuple(row for _, row in back.values()), last, len(differing))
 
 
 def _require_parent(
@@ -434,7 +441,7 @@ def leaf_of(row: RevisionRow | None) -> tuple[int, str] | None:
 
 
 def require_own(
-    places: Mapping[str, str], session: SessionRow, rows: Iterable[NodeRow], alive: set[int], advice: str
+    places: Mapping[str, str], session: SessionRow, rows: Iterable[NodeRow], alive: Set[int], advice: str
 ) -> None:
     """Refuse to hide or bring back a node that another living session wrote.
 

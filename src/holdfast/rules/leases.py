@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-
 import msgspec
 
 from holdfast import codec
@@ -27,6 +25,8 @@ def hash_token(token: str) -> str:
 
 def token_matches(token: str, token_hash: str | None) -> bool:
     """Return True if the token is the stored one, compared in constant time."""
+    import hmac  # at its first use, because OpenSSL comes with it
+
     return token_hash is not None and hmac.compare_digest(hash_token(token), token_hash)
 
 
@@ -148,6 +148,13 @@ def require(row: LeaseRow | None, lease: Lease, now_ms: int) -> LeaseRow:
 def renewed(row: LeaseRow, *, ttl_ms: int, now_ms: int) -> LeaseRow:
     """Return the row with a later end. Release a lease for an earlier one."""
     return msgspec.structs.replace(row, expires_at_ms=renewed_end(row.expires_at_ms, ttl_ms=ttl_ms, now_ms=now_ms))
+
+
+def ended(row: LeaseRow | None, owner_id: str | None, *, now_ms: int) -> LeaseRow | None:
+    """Return the lease as it ends now, None if the owner (None: any) does not hold it. The next holder takes over."""
+    if row is None or not row.is_live(now_ms) or owner_id not in (None, row.owner_id):
+        return None
+    return msgspec.structs.replace(row, expires_at_ms=now_ms)
 
 
 def released(row: LeaseRow) -> LeaseRow:

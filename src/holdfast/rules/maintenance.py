@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from holdfast.errors import Corrupt
 from holdfast.records.maintenance import RetentionPolicy, Stats
-from holdfast.rows import ProcessRow, RevisionRow, SessionRow
+from holdfast.rows import EventRow, ProcessRow, RevisionRow, SessionRow
 from holdfast.rules import checks, commits
 
 
@@ -60,6 +60,19 @@ def is_over(last: ProcessRow | None, until_ms: int) -> bool:
     Until then each of them is kept. Its id leads to the last one, and must not be started anew beside it.
     """
     return last is None or (last.status != "running" and last.updated_at_ms <= until_ms)
+
+
+def is_awaited(parent: ProcessRow, read: EventRow | None, detached: EventRow | None) -> bool:
+    """Return True if a run may still ask for the result of its child: it has not ended, and has not recorded that.
+
+    A child that was started detached goes its own way, and may be forgotten.
+    """
+    return parent.status == "running" and read is None and detached is None
+
+
+def is_inherited(child_id: str, step: Mapping[str, Any]) -> bool:
+    """Return True if the run that continues another one took this child along, as that step says."""
+    return child_id in step.get("value", ())
 
 
 def require_proven_roots(session: SessionRow, row: RevisionRow) -> None:

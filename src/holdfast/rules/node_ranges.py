@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from holdfast.errors import Corrupt, InvalidRequest
+from holdfast.label_rows import FIRST_CHARACTER
+from holdfast.records.graph import IdRange
+from holdfast.records.limits import Limits
 from holdfast.rows import POSITION_BITS, NodeRow, Segment
-from holdfast.rules import graph
+from holdfast.rules import checks, graph
 
 
 class Stretch(NamedTuple):
@@ -29,15 +32,51 @@ class Stretch(NamedTuple):
         return self.last_key - self.first_key + 1
 
 
-def place_in(field: str, epoch: int, place: tuple[int, int]) -> int:
-    """Return the node key of a place in a listing, if it still belongs to the graph with this epoch."""
-    node_key, listed_epoch = place
+K = TypeVar("K", int, str)
+
+
+def place_in(field: str, epoch: int, place: tuple[K, int]) -> K:
+    """Return the node of a place in a listing, by key or id, if it still belongs to the graph with this epoch."""
+    node, listed_epoch = place
     if listed_epoch != epoch:
         raise InvalidRequest(
             field,
             "is a place in a graph that was replaced since: list the nodes anew, or give `at` to keep to a revision",
         )
-    return node_key
+    return node
+
+
+def check_ids(field: str, value: object, limits: Limits) -> IdRange:
+    """Check a range of ids. Its bounds need not be ids themselves."""
+    given = checks.instance(field, value, IdRange)
+    checks.text(f"{field}.first", given.first, limits)
+    if given.before is not None:
+        checks.text(f"{field}.before", given.before, limits)
+    return given
+
+
+def rest_of(ids: IdRange, place: str | None, *, descending: bool) -> IdRange:
+    """Return the part of a range that follows a place in a listing."""
+    if place is None:
+        return ids
+    if descending:
+        return IdRange(ids.first, place if ids.before is None else min(place, ids.before))
+    return IdRange(max(ids.first, place + FIRST_CHARACTER), ids.before)
+
+
+def merged(reads: Iterable[tuple[Sequence[NodeRow], bool]], *, descending: bool) -> tuple[list[NodeRow], bool]:
+    """Return the nodes of several segments by id, and whether some were left out.
+
+    Each read has a flag: more of its segment may follow. Nodes beyond the end of such a read are left out.
+    """
+    held = list(reads)
+    ends = [rows[-1].node_id for rows, is_cut in held if is_cut and rows]
+    found = sorted((row for rows, _ in held for row in rows), key=lambda row: row.node_id, reverse=descending)
+    if not ends:
+        return found, False
+    end = max(ends) if descending else min(ends)
+    rows = [row for row in found if (row.node_id >= end if descending else row.node_id <= end)]
+    return rows, len(rows) < len(found)
 
 
 def stretches_of(

@@ -12,6 +12,7 @@ from holdfast.records.common import Document, Scope
 from holdfast.records.events import EventType, Pointer, WakeRule
 from holdfast.records.limits import Limits
 from holdfast.records.processes import (
+    SIGNAL_NAME,
     BySession,
     Engine,
     External,
@@ -222,8 +223,20 @@ def same_registration(registered: Registered, existing: ProcessRow) -> ProcessRo
     """Return the existing process if its registration is equal, or raise `RegistrationConflict`."""
     new_hash = registration_hash(registered)
     if existing.registration_hash != new_hash:
-        raise RegistrationConflict(registered.id, existing.registration_hash, new_hash)
+        hashes = existing.registration_hash, new_hash
+        raise RegistrationConflict(registered.id, *hashes, _differing(registered, process_of(existing)))
     return existing
+
+
+def _differing(registered: Registered, existing: Process) -> str:
+    """Return the fields that differ: those of a run by the names that its start gives them."""
+    fields = ["input", "identity", "event_types", "provenance", "env_ref", "wake_target", "recovery"]
+    differs = [name for name in fields if getattr(registered, name) != getattr(existing, name)]
+    new, old = registered.input, existing.input
+    if isinstance(new, Run) and isinstance(old, Run) and new != old:
+        of_run = [name for name in ("kind", "version", "args") if getattr(new, name) != getattr(old, name)]
+        differs = of_run + [name for name in differs if name not in ("input", "identity")]
+    return ", ".join(differs) or "its fields"
 
 
 def new_process(registered: Registered, *, now_ms: int, due_at_ms: int | None = None) -> ProcessRow:
@@ -334,7 +347,7 @@ def with_external_ref(row: ProcessRow, ref: ExternalRef, *, now_ms: int) -> Proc
 def signal_type(field: str, name: object, limits: Limits) -> str:
     """Return the event type of a signal, after checking its name."""
     checked = checks.identifier(field, name, limits)
-    if not runs.SIGNAL_NAME.fullmatch(checked):
+    if not SIGNAL_NAME.fullmatch(checked):
         raise InvalidRequest(field, "a signal name consists of letters, digits, - and _")
     return SignalWait(checked, 1).event_type
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 import msgspec
 
 from holdfast import codec
 from holdfast.columns import SMALL
-from holdfast.errors import Corrupt, InvalidRequest, SourceKeyConflict
+from holdfast.errors import Corrupt, InvalidRequest, SessionDeleted, SourceKeyConflict
 from holdfast.records.limits import Limits
 from holdfast.records.queue import (
     TURN,
+    WAKE_PREFIX,
     Boundary,
     Delivery,
     Group,
@@ -23,7 +24,7 @@ from holdfast.records.queue import (
     WorkItem,
     WorkState,
 )
-from holdfast.rows import BatchRow
+from holdfast.rows import BatchRow, SessionRow
 from holdfast.rules import checks, leases
 
 DELIVERIES: tuple[str, ...] = get_args(Delivery)
@@ -49,7 +50,9 @@ class BatchIntent(msgspec.Struct, frozen=True):
     limit_key: str | None = None
 
 
-def check_draft(field: str, value: object, limits: Limits, *, session_id: str | None = None) -> BatchIntent:
+def check_draft(
+    field: str, value: object, limits: Limits, *, session_id: str | None = None, restores: bool = False
+) -> BatchIntent:
     """Check a draft, for its own session or else for the given one. Errors name its parts alone if `field` is empty."""
     draft = checks.instance(field, value, WorkDraft)
     of = f"{field}." if field else ""
@@ -67,7 +70,7 @@ def check_draft(field: str, value: object, limits: Limits, *, session_id: str | 
     kind = checks.identifier(f"{of}kind", draft.kind, limits)
     return BatchIntent(
         session_id=_target(f"{of}session_id", target, limits),
-        source_key=checks.optional_identifier(f"{of}source_key", draft.source_key, limits),
+        source_key=_check_source_key(f"{of}source_key", draft.source_key, limits, restores=restores),
         delivery=delivery,
         slot=slot,
         merge_key=merge_key,
@@ -101,6 +104,14 @@ def own_draft(draft: WorkDraft) -> BatchIntent:
         draft_hash=codec.stable_hash([payloads, draft.delivery, draft.slot, merge_key, draft.kind]),
         limit_key=draft.key,
     )
+
+
+def _check_source_key(field: str, value: object, limits: Limits, *, restores: bool) -> str | None:
+    """Check a source key. That of a wake is the store's own: it proves that the work tells of a process."""
+    key = checks.optional_identifier(field, value, limits)
+    if key is not None and key.startswith(WAKE_PREFIX) and not restores:
+        raise InvalidRequest(field, f"begins with {WAKE_PREFIX!r}, which names wakes of processes: use another key")
+    return key
 
 
 def _target(field: str, session_id: object, limits: Limits) -> str:
@@ -144,6 +155,41 @@ def same_batch(intent: BatchIntent, existing: BatchRow) -> BatchRow:
     if existing.draft_hash != intent.draft_hash:
         raise SourceKeyConflict(intent.session_id, intent.source_key or "")
     return existing
+
+
+def place_drafts(
+    drafts: Sequence[BatchIntent],
+    sources: Sequence[BatchRow],
+    targets: Mapping[str, SessionRow],
+    batch_ids: Sequence[str],
+    now_ms: int,
+) -> tuple[tuple[BatchRow, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the new batches, the ids of all batches, and the session ids of the new ones.
+
+    A source key that was used before stands for the batch that it made. A session that is not known is left to the
+    database.
+    """
+    names = {row.session_key: session_id for session_id, row in targets.items()}
+    known = {(names[row.session_key], row.source_key): row for row in sources}
+    fresh: list[BatchRow] = []
+    ids: list[str] = []
+    new_for: list[str] = []
+    for draft, batch_id in zip(drafts, batch_ids, strict=True):
+        target = targets.get(draft.session_id)
+        if target is not None and target.deleted_at_ms is not None:
+            raise SessionDeleted(draft.session_id)
+        place = (draft.session_id, draft.source_key)
+        existing = known.get(place) if draft.source_key is not None else None
+        if existing is not None:
+            ids.append(same_batch(draft, existing).batch_id)
+            continue
+        session_key, family = (0, 0) if target is None else (target.session_key, target.family)
+        row = new_batch(draft, batch_id=batch_id, session_key=session_key, family=family, now_ms=now_ms)
+        known[place] = row
+        fresh.append(row)
+        ids.append(batch_id)
+        new_for.append(draft.session_id)
+    return tuple(fresh), tuple(ids), tuple(new_for)
 
 
 def given_back(row: BatchRow) -> BatchRow:

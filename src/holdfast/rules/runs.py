@@ -5,15 +5,15 @@ Pure: decided from the row of the process, its lease and one clock reading. A ru
 
 from __future__ import annotations
 
-import re
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
-from holdfast.errors import AlreadyTerminal, InvalidRequest
+from holdfast.errors import AlreadyTerminal, InvalidRequest, UndeclaredSignal
+from holdfast.records.common import Document
 from holdfast.records.leases import Lease, OnProcess
 from holdfast.records.limits import Limits
-from holdfast.records.processes import SignalWait
+from holdfast.records.processes import RESERVED_SIGNALS, SIGNAL_NAME, SignalWait
 from holdfast.rows import LeaseRow, ProcessRow
 from holdfast.rules import checks, leases
 
@@ -23,10 +23,11 @@ Kinds: TypeAlias = tuple[tuple[str, str | None], ...]
 CANCEL_REQUESTED = "process.cancel_requested"
 CONTINUED = "run.continued"
 """The event type that ends a run which goes on as a new one. It wakes no session: the end of the new one does."""
-RUN_TYPES = frozenset({"step", "progress", CONTINUED})
+DECLARED = "run.signals"
+"""The event type with the names of the signals that the handler of a run takes, None for any. The newest holds."""
+RUN_TYPES = frozenset({"step", "progress", CONTINUED, DECLARED})
 """Event types that every run has, beside those of its signals."""
 SIGNAL = "signal."
-SIGNAL_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def is_signal(event_type: str) -> bool:
@@ -39,12 +40,30 @@ def is_run_type(event_type: str) -> bool:
     return event_type in RUN_TYPES or is_signal(event_type)
 
 
+def check_declared(payload: Document) -> None:
+    """Check the payload of an event that declares signals."""
+    names = cast("list[object]", payload) if isinstance(payload, list) else [] if payload is None else [None]
+    if not all(isinstance(name, str) and SIGNAL_NAME.fullmatch(name) for name in names):
+        raise InvalidRequest("payload", "must be a list of names of signals, or None for any signal")
+
+
+def require_declared(process_id: str, name: str, declared: Document) -> None:
+    """Raise `UndeclaredSignal` if the handler of a run does not take this signal."""
+    names = cast("list[str] | None", declared)
+    if names is not None and name not in names and not name.startswith(RESERVED_SIGNALS):
+        raise UndeclaredSignal(process_id, name, names)
+
+
 class Sleep(msgspec.Struct, frozen=True):
-    """A request to sleep until a time or a signal. `seen` is the last event that the holder has read."""
+    """A request to sleep until a time or a signal. `seen` is the last event that the holder has read.
+
+    With an `error`, the run is held: its code does not fit its record, and it is tried again when it is due.
+    """
 
     seen: int
     due_at_ms: int | None
     wait: SignalWait | None
+    error: str | None = None
 
 
 # Checks.
@@ -81,6 +100,8 @@ def check_sleep(asked: Sleep) -> None:
     """Refuse a sleep that only a request to cancel would end."""
     if asked.due_at_ms is None and asked.wait is None:
         raise InvalidRequest("due_at_ms", "is missing, and so is wait: say when the run goes on, or on which signal")
+    if asked.error is not None and asked.due_at_ms is None:
+        raise InvalidRequest("due_at_ms", "is missing: say when a run with an error is tried again")
 
 
 def require_run(row: ProcessRow) -> ProcessRow:
@@ -100,6 +121,13 @@ def due_from(row: ProcessRow, due_at_ms: int | None) -> ProcessRow:
     """Return the run as it can be claimed from that time on, None being never. An external run is never claimed."""
     claimable_at_ms = None if row.recovery == "external" else due_at_ms
     return msgspec.structs.replace(row, due_at_ms=due_at_ms, claimable_at_ms=claimable_at_ms)
+
+
+def claimable_now(row: ProcessRow, now_ms: int) -> ProcessRow:
+    """Return a run whose holder is gone."""
+    if row.claimable_at_ms is None or row.due_at_ms is None:
+        return row
+    return msgspec.structs.replace(row, claimable_at_ms=max(row.due_at_ms, now_ms))
 
 
 def is_claimable(row: ProcessRow, now_ms: int) -> bool:
@@ -147,17 +175,20 @@ def given_back(row: ProcessRow, fence: int, *, now_ms: int) -> ProcessRow:
     return due_from(freed, row.due_at_ms)
 
 
-def suspended(row: ProcessRow, asked: Sleep, *, now_ms: int) -> ProcessRow:
-    """Return the run asleep. It is due at once if its log has grown since the holder read it."""
+def suspended(row: ProcessRow, asked: Sleep, fence: int, *, now_ms: int) -> ProcessRow:
+    """Return the run asleep. It is due at once if its log has grown since the holder read it.
+
+    A sleep ends a series of attempts. A hold is neither an attempt nor the end of a series.
+    """
     if asked.seen > row.event_count:
         raise InvalidRequest("seen", f"is {asked.seen}, but the log has only {row.event_count} events")
     asleep = msgspec.structs.replace(
         row,
         claim_fence=0,
-        attempt=0,
+        attempt=0 if asked.error is None else row.attempt - int(row.claim_fence == fence),
         suspended=1,
         lost_owner=row.lost_owner if row.recovery == "owner_bound" else None,
-        last_error=None,
+        last_error=asked.error,
         wait=None,
         waiting=0,
         updated_at_ms=now_ms,
@@ -196,8 +227,10 @@ def is_sound(row: ProcessRow) -> bool:
         )
     if row.status != "running":
         return (row.due_at_ms, row.claimable_at_ms, row.claim_fence, row.suspended) == (None, None, 0, 0)
-    if row.suspended not in (0, 1) or (row.suspended and (row.claim_fence or row.attempt)):
+    if row.suspended not in (0, 1) or (row.suspended and row.claim_fence):
         return False
+    if row.suspended and row.attempt and row.last_error is None:
+        return False  # only a run that is held keeps its attempts
     if row.due_at_ms is None or row.recovery == "external":
         return row.claimable_at_ms is None and (row.due_at_ms is not None or bool(row.suspended))
     return row.claimable_at_ms is not None and row.claimable_at_ms >= row.due_at_ms

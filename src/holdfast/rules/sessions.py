@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
 import msgspec
 
 from holdfast import codec
-from holdfast.errors import InvalidRequest, SessionDeleted
+from holdfast.errors import InvalidRequest, SessionDeleted, UnknownRef
+from holdfast.label_rows import LabelRow
+from holdfast.next_step import NextStep
 from holdfast.records.commits import Revision, Usage
 from holdfast.records.limits import Limits
 from holdfast.records.processes import ProcessSessionReport
-from holdfast.records.sessions import Child, Relation, Root, SessionMeta, SessionSummary
-from holdfast.rows import CommitPlan, RevisionRow, Segment, SessionRow
-from holdfast.rules import checks, commits, graph, ledgers
+from holdfast.records.sessions import Child, Relation, Root, SessionDeletionReport, SessionMeta, SessionSummary
+from holdfast.rows import CommitPlan, NodeRow, RevisionRow, Segment, SessionRow
+from holdfast.rules import checks, commits, graph, labels, ledgers
+
+FORKED_AT = 1
+"""The revision that a fork begins with. Its first turn makes the next."""
 
 
 def admit(row: SessionRow | None, session_id: str, incarnation: int | None) -> SessionRow | None:
@@ -55,6 +61,7 @@ def check_meta(value: object, limits: Limits, *, within: str = "meta.", id_field
         owner=checks.optional_identifier(f"{within}owner", meta.owner, limits),
         cwd=checks.optional_text(f"{within}cwd", meta.cwd, limits),
         relation=check_relation(f"{within}relation", meta.relation, limits),
+        labels=labels.check(f"{within}labels", meta.labels, limits),
     )
 
 
@@ -99,8 +106,8 @@ def has_content(row: SessionRow) -> bool:
     return row.revision > 0 or graph.visible_count(row) > 0
 
 
-def meta_of(row: SessionRow) -> SessionMeta | None:
-    """Return the session's metadata, None if it was never given any."""
+def meta_of(row: SessionRow, rows: Iterable[LabelRow] = ()) -> SessionMeta | None:
+    """Return the session's metadata with its labels, None if it was never given any."""
     if row.created_at_ms is None:
         return None
     relation: Relation = Root()
@@ -110,11 +117,20 @@ def meta_of(row: SessionRow) -> SessionMeta | None:
             row.parent_session_id,
             None if cause is None else codec.decode_document(cause, table="sessions", key=row.session_key),
         )
-    return SessionMeta(row.session_id, row.name or "", row.created_at_ms, row.model, row.owner, row.cwd, relation)
+    return SessionMeta(
+        session_id=row.session_id,
+        name=row.name or "",
+        created_at_ms=row.created_at_ms,
+        model=row.model,
+        owner=row.owner,
+        cwd=row.cwd,
+        relation=relation,
+        labels=labels.labels_of(rows),
+    )
 
 
-def summary_of(row: SessionRow) -> SessionSummary:
-    """Return the session's entry in a listing."""
+def summary_of(row: SessionRow, rows: Iterable[LabelRow] = ()) -> SessionSummary:
+    """Return the session's entry in a listing, with its labels."""
     return SessionSummary(
         session_id=row.session_id,
         name=row.name,
@@ -125,6 +141,7 @@ def summary_of(row: SessionRow) -> SessionSummary:
         node_count=graph.visible_count(row),
         created_at_ms=row.created_at_ms,
         changed_at_ms=row.changed_at_ms,
+        labels=labels.labels_of(rows),
     )
 
 
@@ -147,13 +164,13 @@ def first_revision(
 ) -> CommitPlan:
     """Return the revision that a fork starts with: its source's state at that point, without the source's usage."""
     before = commits.TurnBody() if base is None else commits.body_of(base)
-    body = msgspec.structs.replace(before, usage=(), enqueued=(), started=(), spent=0)
+    body = msgspec.structs.replace(before, usage=(), enqueued=(), started=(), spent=0, tombstoned=0)
     leaf_key, leaf_id = leaf or (None, None)
     return CommitPlan(
-        session=msgspec.structs.replace(fork, revision=1),
+        session=msgspec.structs.replace(fork, revision=FORKED_AT),
         revision=RevisionRow(
             session_key=fork.session_key,
-            revision=1,
+            revision=FORKED_AT,
             family=fork.family,
             turn_id=None,
             fingerprint=None,
@@ -166,6 +183,17 @@ def first_revision(
             body=codec.encode_record(body),
             committed_at_ms=now_ms,
         ),
+    )
+
+
+def is_fork_with_turn(row: SessionRow, source: str, turn: RevisionRow | None, fingerprint: str | None) -> bool:
+    """Return True if a session was forked from this source together with this turn, as its first."""
+    began = FORKED_AT + 1
+    return (
+        row.parent_session_id == source
+        and turn is not None
+        and turn.revision == began
+        and turn.fingerprint == fingerprint
     )
 
 
@@ -185,6 +213,46 @@ def tombstone(row: SessionRow, *, now_ms: int) -> SessionRow:
     )
 
 
+def is_doomed_child(row: SessionRow | None, parent_id: str) -> TypeGuard[SessionRow]:
+    """Return True if a session, as it was found behind its lock, goes with the tree of its parent."""
+    return row is not None and row.deleted_at_ms is None and row.parent_session_id == parent_id
+
+
+def require_tree(session_id: str, size: int, limits: Limits) -> None:
+    """Raises InvalidRequest if a session and its descendants are too many for one deletion."""
+    if size > limits.tree_sessions:
+        raise InvalidRequest(
+            "session_id",
+            f"{session_id!r} and its descendants are more than {limits.tree_sessions} sessions",
+            NextStep("delete the trees of its children first, found with", "sessions.list()"),
+            NextStep("raise", "Limits.tree_sessions"),
+            limit=limits.tree_sessions,
+        )
+
+
+def tree_report(root: SessionDeletionReport, descendants: Sequence[SessionDeletionReport]) -> SessionDeletionReport:
+    """Return the report of sessions that were deleted together, in the order in which they were deleted.
+
+    A process that lost its last handle with a later session is an orphan, and not preserved.
+    """
+    reports = [root, *descendants]
+    orphaned = {process_id for report in reports for process_id in report.orphaned_process_ids}
+    preserved = {process_id for report in reports for process_id in report.preserved_process_ids}
+    return SessionDeletionReport(
+        session_id=root.session_id,
+        deleted=root.deleted,
+        usage_rows=sum(report.usage_rows for report in reports),
+        batches=sum(report.batches for report in reports),
+        attachments=sum(report.attachments for report in reports),
+        revoked_grants=sum(report.revoked_grants for report in reports),
+        subscriptions=sum(report.subscriptions for report in reports),
+        cleared_wake_targets=sum(report.cleared_wake_targets for report in reports),
+        orphaned_process_ids=tuple(sorted(orphaned)),
+        preserved_process_ids=tuple(sorted(preserved - orphaned)),
+        descendant_ids=tuple(report.session_id for report in descendants),
+    )
+
+
 def process_report(
     session_id: str, counts: Iterable[tuple[str, str, int]], *, revoked: int, cleared: int
 ) -> ProcessSessionReport:
@@ -197,3 +265,16 @@ def process_report(
         orphaned_process_ids=tuple(sorted({process_id for process_id, others in running if others == 0})),
         preserved_process_ids=tuple(sorted({process_id for process_id, others in running if others > 0})),
     )
+
+
+def revision_of_node(at: str, session: SessionRow, named: Sequence[NodeRow]) -> int:
+    """Return the revision of the turn that added a node to this session."""
+    see = NextStep("see", "session.history()")
+    if not named:
+        raise UnknownRef("at", at, "there is no such turn and no such node", see)
+    node = named[0]
+    if node.session_key != session.session_key:
+        raise UnknownRef("at", at, "this node is one of the session that this was forked from: load it there", see)
+    if node.revision is None:
+        raise UnknownRef("at", at, "this node was added beside the path, by no turn", see)
+    return node.revision

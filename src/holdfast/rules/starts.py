@@ -6,11 +6,12 @@ import msgspec
 
 from holdfast import codec
 from holdfast.errors import InvalidRequest
-from holdfast.records.common import Scope
+from holdfast.records.common import Document, Scope
 from holdfast.records.limits import Limits
-from holdfast.records.processes import BySession, ProcessOutcome, Provenance, Run, RunDraft, RunEnded
+from holdfast.records.processes import BySession, ProcessOutcome, Provenance, Run, RunDraft, RunEnded, part_of_id
 from holdfast.records.queue import WorkBatch
-from holdfast.rules import checks, events, processes
+from holdfast.rules import checks, events, processes, wakes
+from holdfast.run_chains import first_of_chain
 
 
 class StartIntent(msgspec.Struct, frozen=True):
@@ -33,8 +34,7 @@ class StartIntent(msgspec.Struct, frozen=True):
 
 def default_id(session_id: str, turn: str, index: int) -> str:
     """Return the id of a run that a turn starts without naming it. No other turn, of any session, has the same."""
-    part = turn.replace("%", "%25").replace("/", "%2F")
-    return f"{session_id}/{part}/run-{index}"
+    return f"{session_id}/{part_of_id(turn)}/run-{index}"
 
 
 def check_starts(value: object, session_id: str, turn: str, limits: Limits) -> tuple[StartIntent, ...]:
@@ -56,21 +56,36 @@ def _check(field: str, value: object, session_id: str, default: str, limits: Lim
     run = Run(
         checks.identifier(f"{field}.kind", draft.kind, limits),
         checks.identifier(f"{field}.version", draft.version, limits),
-        draft.args,
+        _arguments(f"{field}.args", draft.args, limits),
     )
-    checks.document(f"{field}.args", draft.args, limits)
     recovery = processes.check_recovery(f"{field}.recovery", draft.recovery, run)
+    wake_kind = checks.identifier(f"{field}.wake_kind", draft.wake_kind, limits)
     registered = processes.check_start(
         run,
         checks.identifier(f"{field}.id", default if draft.id is None else draft.id, limits),
         wake_target=Scope(session_id) if checks.flag(f"{field}.wake", draft.wake) else None,
         # Without the turn: the same run under the same id, started by a later turn, is no conflict.
-        provenance=Provenance(BySession(Scope(session_id))),
+        provenance=Provenance(BySession(Scope(session_id)), wakes.starting_cause(session_id, wake_kind)),
         recovery=recovery,
         limits=limits,
     )
     due_at_ms = checks.optional_whole(f"{field}.due_at_ms", draft.due_at_ms)
     return StartIntent(registered, due_at_ms, len(codec.encode_record(registered)))
+
+
+def _arguments(field: str, value: Document, limits: Limits) -> Document:
+    """Return the arguments of a run as a document. Structs, dataclasses and models become documents."""
+    try:
+        checks.document(field, value, limits)
+    except InvalidRequest:
+        from holdfast import typed_values  # slow to load, and rarely needed
+
+        documents: Document = typed_values.documents_of(value)
+        if documents is None:
+            raise
+        checks.document(field, documents, limits)
+        return documents
+    return value
 
 
 class _ToldWake(msgspec.Struct):
@@ -79,6 +94,7 @@ class _ToldWake(msgspec.Struct):
     process_id: str
     dedupe_key: str
     input: str
+    caused_by: Document | None = None
 
 
 class _Told(msgspec.Struct, tag="process_wake"):
@@ -99,4 +115,7 @@ def ended_run(batch: WorkBatch) -> RunEnded | None:
     except msgspec.MsgspecError:
         return None
     ids = {batch.source_key, wake.wake_id, events.wake_id(wake.target, wake.dedupe_key)}
-    return RunEnded(wake.process_id, outcome) if len(ids) == 1 else None
+    if len(ids) > 1:
+        return None
+    first = first_of_chain(wake.process_id, wake.caused_by)
+    return RunEnded(wake.process_id, outcome) if first is None else RunEnded(first, outcome, wake.process_id)

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast import codec
 from holdfast.errors import InvalidRequest
+from holdfast.label_rows import LabelRow
 from holdfast.limit_rows import LimitRow, SlotRow
 from holdfast.next_step import sentence
 from holdfast.records.limits import LARGEST_INTEGER, Limits
@@ -66,6 +67,7 @@ MAY_BE_BLANK: dict[type[Row], tuple[str, ...]] = {
     DeliveryRow: ("failure",),
     GrantRow: ("frame_id",),
     SlotRow: ("limit_key",),
+    LabelRow: ("value",),
 }
 """Columns of free text, the frame id of a session, and the key of work without one. Any other text is never blank."""
 
@@ -138,6 +140,19 @@ def artifact(row: ArtifactRow) -> Iterator[Finding]:
     minted = artifacts.minted_ref(row.kind, row.hash)
     if row.ref.startswith(f"{row.kind}:sha256:") and row.ref != minted:
         yield Finding("artifacts", f"{row.kind}/{row.ref}", f"its content is that of {minted!r}")
+
+
+def label(row: LabelRow, owner: SessionRow | None) -> Iterator[Finding]:
+    """A label belongs to a session of the family that lives and was given metadata."""
+    key = f"{row.family}/{row.session_key}/{row.key}"
+    if owner is None:
+        return
+    if owner.family != row.family:
+        yield Finding("session_labels", key, f"its session is of family {owner.family}")
+    if owner.deleted_at_ms is not None:
+        yield Finding("session_labels", key, "its session is deleted")
+    elif owner.created_at_ms is None:
+        yield Finding("session_labels", key, "its session was never created")
 
 
 def stream(row: StreamRow, owner: SessionRow | None) -> Iterator[Finding]:

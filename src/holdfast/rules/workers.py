@@ -12,7 +12,7 @@ from holdfast.records.leases import Lease
 from holdfast.records.limits import Limits
 from holdfast.records.queue import WorkClaim
 from holdfast.records.workers import WorkerInfo
-from holdfast.rows import BatchRow, LeaseRow, ProcessRow
+from holdfast.rows import BatchRow
 from holdfast.rules import checks, claims, leases
 from holdfast.worker_rows import WorkerRow
 
@@ -31,6 +31,8 @@ def check_worker(value: object, limits: Limits) -> WorkerInfo:
         pid=checks.whole("worker.pid", worker.pid),
         kinds=_names("worker.kinds", worker.kinds, limits),
         running=_names("worker.running", worker.running, limits),
+        overdue=_overdue(worker.overdue, limits),
+        versions=_versions(worker.versions, limits),
         boot_id=checks.optional_text("worker.boot_id", worker.boot_id, limits),
         pid_namespace=checks.optional_text("worker.pid_namespace", worker.pid_namespace, limits),
         process_start=checks.optional_text("worker.process_start", worker.process_start, limits),
@@ -40,6 +42,18 @@ def check_worker(value: object, limits: Limits) -> WorkerInfo:
 def _names(field: str, value: object, limits: Limits) -> tuple[str, ...]:
     given = checks.sequence(field, value, most=limits.page)
     return tuple(checks.identifier(f"{field}[{index}]", one, limits) for index, one in enumerate(given))
+
+
+def _overdue(value: object, limits: Limits) -> dict[str, int]:
+    given = checks.mapping("worker.overdue", value, most=limits.page)
+    names = [checks.identifier("worker.overdue", one, limits) for one in given]
+    return {name: checks.whole(f"worker.overdue[{name!r}]", given[name]) for name in names}
+
+
+def _versions(value: object, limits: Limits) -> dict[str, tuple[str, ...]]:
+    given = checks.mapping("worker.versions", value, most=limits.page)
+    kinds = [checks.identifier("worker.versions", one, limits) for one in given]
+    return {kind: _names(f"worker.versions[{kind!r}]", given[kind], limits) for kind in kinds}
 
 
 def check_claims(value: object, limits: Limits) -> tuple[WorkClaim, ...]:
@@ -97,22 +111,6 @@ def worker_of(row: WorkerRow) -> WorkerInfo:
 # A dead worker.
 
 
-def ended_claim(row: BatchRow, owner_id: str, now_ms: int) -> BatchRow | None:
-    """Return the batch with its claim ended now, None if the owner does not hold it. The attempt counts."""
-    if row.claim_owner != owner_id or not row.is_claimed(now_ms):
-        return None
-    return msgspec.structs.replace(row, claim_expires_at_ms=now_ms)
-
-
-def ended_lease(row: LeaseRow | None, owner_id: str, now_ms: int) -> LeaseRow | None:
-    """Return the lease as it ends now, None if the owner does not hold it. Its next holder takes it over."""
-    if row is None or row.owner_id != owner_id or not row.is_live(now_ms):
-        return None
-    return msgspec.structs.replace(row, expires_at_ms=now_ms)
-
-
-def claimable_now(row: ProcessRow, now_ms: int) -> ProcessRow:
-    """Return a run whose holder is gone."""
-    if row.claimable_at_ms is None or row.due_at_ms is None:
-        return row
-    return msgspec.structs.replace(row, claimable_at_ms=max(row.due_at_ms, now_ms))
+def is_held(row: BatchRow, owner_id: str, now_ms: int) -> bool:
+    """Return True if a live claim of this owner holds the batch."""
+    return row.claim_owner == owner_id and row.is_claimed(now_ms)

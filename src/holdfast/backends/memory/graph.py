@@ -111,6 +111,20 @@ class MemoryGraph(MemoryQueue, MemoryAttachments):
             found = [row for row in found if (row.node_key < after if descending else row.node_key > after)]
         return [self._with_parent(row) for row in found[:limit]]
 
+    async def read_nodes_by_id(
+        self, segment: r.Segment, *, kind: str | None, first: str, before: str | None, descending: bool, limit: int
+    ) -> list[r.NodeRow]:
+        found = [
+            row
+            for row in self._in_segments([segment])
+            if row.mark == r.LIVE
+            and kind in (None, row.kind)
+            and row.node_id >= first
+            and (before is None or row.node_id < before)
+        ]
+        found.sort(key=lambda row: row.node_id, reverse=descending)
+        return [self._with_parent(row) for row in found[:limit]]
+
     async def count_nodes(self, epoch: int, first_key: int, last_key: int) -> int:
         return sum(row.epoch == epoch for row in self.tables.nodes.between(first_key, last_key))
 

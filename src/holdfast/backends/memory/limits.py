@@ -76,6 +76,23 @@ class MemoryLimits:
         named = ((row.session_key, self.tables.sessions.get(row.session_key)) for row in found)
         return [(key, session.session_id) for key, session in named if session is not None][:limit]
 
+    async def queue_depths(
+        self, now_ms: int, *, after: str, limit: int
+    ) -> list[tuple[str, int, int, int, int, int | None]]:
+        counts: dict[str, tuple[list[int], list[int]]] = {}
+        for row in self.tables.batches.scan(lambda row: row.kind > after and row.settled_state in (None, "dead")):
+            number, ready_at_ms = counts.setdefault(row.kind, ([0, 0, 0, 0], []))
+            due_at_ms = max(row.available_at_ms, row.retry_at_ms)
+            is_dead, is_claimed = row.settled_state is not None, row.is_claimed(now_ms)
+            number[3 if is_dead else 2 if is_claimed else 1 if due_at_ms > now_ms else 0] += 1
+            if not is_dead and not is_claimed and due_at_ms <= now_ms:
+                ready_at_ms.append(max(due_at_ms, row.enqueued_at_ms))
+        found = sorted(counts.items())[:limit]
+        return [
+            (kind, number[0], number[1], number[2], number[3], min(times, default=None))
+            for kind, (number, times) in found
+        ]
+
     async def drop_slot(self, row: SlotRow) -> int:
         return self.tables.slots.drop(_place(row))
 

@@ -43,15 +43,21 @@ class MemoryProcesses(MemoryQueue):
 
     async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
         wanted = None if kinds is None else set(kinds)
+        paused = {row.kind for row in self.tables.limits.scan(lambda row: row.paused > 0)}
         found = (
             (row.claimable_at_ms, row.process_id)
             for row in self.tables.processes.scan()
             if row.claimable_at_ms is not None
             and row.run_kind is not None
+            and row.run_kind not in paused
             and (wanted is None or not wanted.isdisjoint([(row.run_kind, None), (row.run_kind, row.run_version)]))
         )
         first = min(found, default=None)
         return None if first is None else (first[1], first[0])
+
+    async def oldest_due_run(self, now_ms: int) -> tuple[str, int] | None:
+        found = await self.first_claimable(None)
+        return None if found is None or found[1] > now_ms else found
 
     async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:
         row = self.tables.processes.get(process_id)

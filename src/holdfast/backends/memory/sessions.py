@@ -9,13 +9,13 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.memory.tables import Tables, starting_with
-from holdfast.records.limits import CHANGE_BUCKET_MS
+from holdfast.label_rows import LabelRow, SessionFilter
 
 NO_METADATA: Final[dict[str, Any]] = dict.fromkeys(["name", "owner", "model", "cwd", "parent_session_id", "caused_by"])
 
 
 class MemorySessions:
-    """Implements `ports.SessionTables`."""
+    """Implements `ports.SessionTables` and `ports.LabelTables`."""
 
     tables: Tables
 
@@ -41,22 +41,38 @@ class MemorySessions:
             self.tables.sessions.put(row.session_key, row)
         return int(known)
 
-    async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
+    async def list_sessions(self, filter: SessionFilter) -> list[r.SessionRow]:
         since = filter.changed_since_ms
-
-        def place(row: r.SessionRow) -> tuple[int, ...]:
-            return (row.session_key,) if since is None else (row.changed_at_ms // CHANGE_BUCKET_MS, row.session_key)
-
         found = self.tables.sessions.scan(
             lambda row: (
                 row.deleted_at_ms is None
                 and (filter.owner is None or row.owner == filter.owner)
                 and (filter.parent is None or row.parent_session_id == filter.parent)
                 and (since is None or row.changed_at_ms >= since)
-                and (filter.after is None or place(row) > filter.after)
+                and row.session_id >= filter.first_id
+                and (filter.before_id is None or row.session_id < filter.before_id)
+                and filter.follows(row)
+                and self._has_labels(row, filter.labels)
             )
         )
-        return sorted(found, key=place)[: filter.limit]
+        return sorted(found, key=filter.place, reverse=filter.order == "newest")[: filter.limit]
+
+    def _has_labels(self, session: r.SessionRow, labels: Sequence[tuple[str, str]]) -> bool:
+        rows = (self.tables.session_labels.get((session.family, session.session_key, key)) for key, _ in labels)
+        return all(row is not None and row.value == value for row, (_, value) in zip(rows, labels, strict=True))
+
+    async def read_labels(self, sessions: Sequence[r.SessionRow]) -> list[LabelRow]:
+        return [row for one in sessions for row in self._labels(one.family, one.session_key)]
+
+    def _labels(self, family: int, session_key: int) -> list[LabelRow]:
+        return list(self.tables.session_labels.between(*starting_with(family, session_key)))
+
+    async def save_labels(self, rows: Sequence[LabelRow]) -> None:
+        for row in rows:
+            self.tables.session_labels.put((row.family, row.session_key, row.key), row)
+
+    async def drop_labels(self, session: r.SessionRow, keys: Sequence[str]) -> int:
+        return sum(self.tables.session_labels.drop((session.family, session.session_key, key)) for key in keys)
 
     async def family_sessions(self, family: int) -> list[r.SessionRow]:
         found = self.tables.sessions.scan(lambda row: row.family == family)
@@ -110,6 +126,8 @@ class MemorySessions:
         tables.ready.drop(session_key)
         for block in list(tables.stream_blocks.scan(lambda row: row.session_key == session_key)):
             tables.stream_blocks.drop((block.family, block.session_key, block.claim_id, block.block))
+        for label in list(tables.session_labels.scan(lambda row: row.session_key == session_key)):
+            tables.session_labels.drop((label.family, label.session_key, label.key))
         work = sum(
             tables.batches.drop(row.enqueue_seq)
             for row in list(tables.batches.scan(lambda row: row.session_key == session_key))

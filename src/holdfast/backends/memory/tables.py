@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from holdfast import rows as r
+from holdfast.label_rows import LabelRow
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.loop_budget import charge_rows
 from holdfast.schedule_rows import ScheduleRow
@@ -193,6 +194,7 @@ class Tables:
         self.artifacts: Table[tuple[str, str], r.ArtifactRow] = Table()
         self.workers: Table[str, WorkerRow] = Table()
         self.stream_blocks: Table[tuple[int, int, str, int], StreamRow] = Table()
+        self.session_labels: Table[tuple[int, int, str], LabelRow] = Table()
         self.settings: Table[str, int] = Table()
 
     def all(self) -> dict[str, Table[Any, Any]]:

@@ -80,6 +80,8 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
         "read_ledger",
         "read_nodes_up",
         "read_nodes_down",
+        "read_nodes_by_id_up",
+        "read_nodes_by_id_down",
         "find_nodes",
         "insert_nodes",
         "insert_blob",

@@ -5,7 +5,8 @@
 -- A renewal does not touch it: a claim that finds a live lease moves it, once for each term of the lease.
 
 -- Returns the run that can be claimed first, of these kinds and versions and not among p_passed. A NULL version is every
--- version, NULL kinds are all. Each version costs one index lookup, however many runs there are.
+-- version, NULL kinds are all; a paused kind is left out. Each version costs two index lookups, however many runs there
+-- are.
 CREATE OR REPLACE FUNCTION {schema}.first_claimable_v1(p_kinds text[], p_versions text[], p_passed text[])
 RETURNS TABLE (process_id text, claimable_at_ms bigint)
 LANGUAGE plpgsql STABLE
@@ -53,6 +54,12 @@ BEGIN
         END LOOP;
     END LOOP;
     FOR v_place IN 1..cardinality(v_kinds) LOOP
+        CONTINUE WHEN EXISTS (
+            SELECT
+            FROM {schema}.limits AS declared
+            WHERE declared.kind = v_kinds[v_place]
+                AND declared.paused > 0
+        );
         SELECT run.process_id, run.claimable_at_ms INTO v_found
         FROM {schema}.processes AS run
         WHERE run.claimable_at_ms IS NOT NULL

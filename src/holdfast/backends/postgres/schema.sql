@@ -7,8 +7,8 @@
 -- Each lookup fits only one index. If the statistics say that a family or a session has one row, the planner rates a
 -- prefix of the primary key as good as the whole key of another index, and reads all of that prefix. So an index of
 -- names (turns, nodes, source keys, claims) begins with the session, whose key is unique by itself, and a look-up by name
--- omits the family, with which every primary key begins. Indexes of events contain the process as an expression, for
--- the same reason. Between equal costs the planner takes the index that was made last: some primary keys are.
+-- omits the family, with which every primary key begins. Indexes of events, and that of
+-- the status, contain the process as an expression, for the same reason. Between equal costs the planner takes the index that was made last: some primary keys are.
 
 CREATE TABLE {schema}.settings (
     name text COLLATE "C" NOT NULL PRIMARY KEY,
@@ -90,12 +90,12 @@ CREATE TABLE {schema}.nodes (
     created_at_ms bigint NOT NULL,
     payload bytea NOT NULL,
     mark bigint NOT NULL,
-    revision bigint,
-    PRIMARY KEY (family, node_key)
+    revision bigint
 );
 
 CREATE UNIQUE INDEX nodes_id ON {schema}.nodes (session_key, epoch, node_id, family);
 CREATE INDEX nodes_tombstoned ON {schema}.nodes (session_key) WHERE mark = 1;
+ALTER TABLE {schema}.nodes ADD PRIMARY KEY (family, node_key);
 
 CREATE TABLE {schema}.usage (
     family bigint NOT NULL,
@@ -310,7 +310,7 @@ CREATE TABLE {schema}.processes (
     ended_at_ms bigint GENERATED ALWAYS AS (CASE WHEN status <> 'running' THEN updated_at_ms END) STORED
 );
 
-CREATE INDEX processes_status ON {schema}.processes (status, process_id);
+CREATE INDEX processes_status ON {schema}.processes (status, (process_id || ''));
 CREATE INDEX processes_definition ON {schema}.processes (definition_hash, process_id) WHERE definition_hash IS NOT NULL;
 CREATE INDEX processes_originator ON {schema}.processes (originator_session_id, process_id)
 WHERE originator_session_id IS NOT NULL;
@@ -349,7 +349,7 @@ CREATE TABLE {schema}.grants (
 CREATE INDEX grants_process ON {schema}.grants (process_id, session_id, frame_id);
 
 CREATE TABLE {schema}.subscriptions (
-    sequence bigint NOT NULL PRIMARY KEY,
+    sequence bigint NOT NULL,
     session_id text COLLATE "C",
     frame_id text COLLATE "C",
     key text COLLATE "C",
@@ -372,9 +372,10 @@ CREATE UNIQUE INDEX subscriptions_key ON {schema}.subscriptions
 WHERE key IS NOT NULL AND enabled = 1;
 CREATE INDEX subscriptions_source ON {schema}.subscriptions (source_type, source_key, sequence);
 CREATE INDEX subscriptions_session ON {schema}.subscriptions (session_id, sequence) WHERE session_id IS NOT NULL;
+ALTER TABLE {schema}.subscriptions ADD PRIMARY KEY (sequence);
 
 CREATE TABLE {schema}.occurrences (
-    occurrence_id text COLLATE "C" NOT NULL PRIMARY KEY,
+    occurrence_id text COLLATE "C" NOT NULL,
     source_type text COLLATE "C" NOT NULL,
     source_key text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
@@ -385,6 +386,7 @@ CREATE TABLE {schema}.occurrences (
 );
 
 CREATE INDEX occurrences_time ON {schema}.occurrences (occurred_at_ms, occurrence_id);
+ALTER TABLE {schema}.occurrences ADD PRIMARY KEY (occurrence_id);
 
 CREATE TABLE {schema}.deliveries (
     occurrence_id text COLLATE "C" NOT NULL,
@@ -455,6 +457,17 @@ CREATE TABLE {schema}.stream_blocks (
 );
 
 CREATE INDEX stream_blocks_begun ON {schema}.stream_blocks (begun_at_ms);
+
+-- A table of their own, so that a change of labels touches no index of sessions, and a turn none of labels.
+CREATE TABLE {schema}.session_labels (
+    family bigint NOT NULL,
+    session_key bigint NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    value text COLLATE "C" NOT NULL
+);
+
+CREATE INDEX session_labels_value ON {schema}.session_labels (key, value, session_key);
+ALTER TABLE {schema}.session_labels ADD PRIMARY KEY (family, session_key, key);
 
 -- Rows that are updated in place need room on their page, and tables that change all the time need vacuum before a
 -- fifth of their rows is dead.

@@ -161,3 +161,9 @@ SELECT
     family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
 FROM {schema}.stream_blocks
 ORDER BY family, session_key, claim_id, block
+
+-- name: dump_session_labels
+SELECT
+    family, session_key, key, value
+FROM {schema}.session_labels
+ORDER BY family, session_key, key

@@ -127,6 +127,35 @@ WHERE queue.paused > 0
 ORDER BY queue.session_key
 LIMIT $2::bigint
 
+-- Counts unsettled work and dead letters. The columns are in the order of the fields of `records.queue.QueueDepth`.
+-- name: queue_depths
+SELECT
+    kind,
+    count(*) FILTER (WHERE state = 'free' AND due_at_ms <= $1::bigint) AS ready,
+    count(*) FILTER (WHERE state = 'free' AND due_at_ms > $1::bigint) AS delayed,
+    count(*) FILTER (WHERE state = 'claimed') AS claimed,
+    count(*) FILTER (WHERE state = 'dead') AS dead,
+    min(greatest(due_at_ms, enqueued_at_ms)) FILTER (WHERE state = 'free' AND due_at_ms <= $1::bigint)
+        AS oldest_ready_at_ms
+FROM (
+    SELECT
+        kind,
+        CASE WHEN claim_expires_at_ms > $1::bigint THEN 'claimed' ELSE 'free' END AS state,
+        greatest(available_at_ms, retry_at_ms) AS due_at_ms,
+        enqueued_at_ms
+    FROM {schema}.batches
+    WHERE settled_state IS NULL
+        AND kind > $2::text
+    UNION ALL
+    SELECT kind, 'dead' AS state, 0 AS due_at_ms, 0 AS enqueued_at_ms
+    FROM {schema}.batches
+    WHERE settled_state = 'dead'
+        AND kind > $2::text
+) AS work
+GROUP BY kind
+ORDER BY kind
+LIMIT $3::bigint
+
 -- name: free_slot
 SELECT {schema}.free_slot_v1($1::text, $2::text, $3::bigint, $4::text, $5::bigint)
 

@@ -118,10 +118,10 @@ FROM (
             run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
             last_error
         FROM {schema}.processes
-        WHERE process_id > $1::text
+        WHERE process_id || '' > $1::text
             AND status = $4::text
             AND ($3::bigint IS NULL OR waiting = $3::bigint)
-        ORDER BY process_id
+        ORDER BY process_id || ''
         LIMIT $2::bigint
     ) AS page
 ) AS measured
@@ -194,6 +194,21 @@ FROM (
 ) AS measured
 WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY process_id
+
+-- name: oldest_due_run
+-- Differs: first_claimable calls a function, which a role that may only read tables has no right to.
+SELECT
+    process_id, claimable_at_ms
+FROM {schema}.processes
+WHERE claimable_at_ms <= $1::bigint
+    AND NOT EXISTS (
+        SELECT
+        FROM {schema}.limits AS declared
+        WHERE declared.kind = processes.run_kind
+            AND declared.paused > 0
+    )
+ORDER BY claimable_at_ms, process_id
+LIMIT 1
 
 -- name: put_off_run
 UPDATE {schema}.processes

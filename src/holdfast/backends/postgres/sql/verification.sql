@@ -450,6 +450,15 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY worker_id
 
+-- name: walk_session_labels
+SELECT
+    family, session_key, key, value
+FROM {schema}.session_labels
+WHERE (family, session_key, key) >= ($1::bigint, $2::bigint, $3::text)
+    AND ($4::boolean OR (family, session_key, key) <> ($1::bigint, $2::bigint, $3::text))
+ORDER BY family, session_key, key
+LIMIT $6::bigint OFFSET $5::bigint
+
 -- name: walk_settings
 SELECT
     name, value

@@ -69,6 +69,14 @@ class Graph(Base):
             room = max(1, columns.PAGE_BYTES - sum(weights))
         return found
 
+    async def read_nodes_by_id(
+        self, segment: r.Segment, *, kind: str | None, first: str, before: str | None, descending: bool, limit: int
+    ) -> list[r.NodeRow]:
+        family = await self._family(segment.session_key)
+        place = (segment.session_key, segment.epoch, segment.last_key)
+        name = "read_nodes_by_id_down" if descending else "read_nodes_by_id_up"
+        return await self._all(r.NodeRow, name, family, *place, first, before, kind, limit, columns.PAGE_BYTES)
+
     async def count_nodes(self, epoch: int, first_key: int, last_key: int) -> int:
         family = await self._family(first_key >> r.POSITION_BITS)
         return await self._number("count_nodes", family, epoch, first_key, last_key)

@@ -70,6 +70,16 @@ class Limits(Base):
     async def list_paused(self, *, after: int, limit: int) -> list[tuple[int, str]]:
         return [(key, session_id) for key, session_id in await self._values("list_paused", after, limit)]
 
+    async def queue_depths(
+        self, now_ms: int, *, after: str, limit: int
+    ) -> list[tuple[str, int, int, int, int, int | None]]:
+        return [
+            (kind, ready, delayed, claimed, dead, oldest_ms)
+            for kind, ready, delayed, claimed, dead, oldest_ms in await self._values(
+                "queue_depths", now_ms, after, limit
+            )
+        ]
+
     async def free_slot(self, slot: SlotRow) -> None:
         await self._values("free_slot", *msgspec.structs.astuple(slot)[:4], self.given_ms)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import Base
-from holdfast.records.limits import CHANGE_BUCKET_MS
+from holdfast.backends.postgres.transaction.base import Base, columns_of
+from holdfast.label_rows import FEW, LabelRow, SessionFilter, Start
+
+ORDERS: Final = {"changed": "list_sessions_changed", "newest": "list_sessions_newest"}
 
 
 class Sessions(Base):
@@ -49,15 +51,25 @@ class Sessions(Base):
     async def save_session(self, row: r.SessionRow) -> int:
         return await self._store("save_session", row)
 
-    async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
-        after = 0 if filter.after is None else filter.after[-1]
-        since_ms = filter.changed_since_ms
-        if since_ms is not None:
-            # Keys start at 1, so (minute, 0) is before every session that changed in that minute.
-            since = (since_ms // CHANGE_BUCKET_MS, 0)
-            minute, after = max(since, filter.after or since)
-            changed = (after, filter.limit, filter.owner, filter.parent, minute, since_ms)
-            return await self._all(r.SessionRow, "list_sessions_changed", *changed, columns.PAGE_BYTES)
+    async def list_sessions(self, filter: SessionFilter) -> list[r.SessionRow]:
+        start = filter.start()
+        if filter.labels:
+            return await self._list_labelled(filter, start)
+        whose = (filter.limit, filter.owner, filter.parent)
+        ids = (filter.first_id, filter.before_id) if filter.is_bounded else ()
+        match filter.order:
+            case "made":
+                return await self._list_made(filter, start.key)
+            case "id":
+                before = () if filter.before_id is None else (filter.before_id,)
+                name = "list_sessions_by_id+bounded+" if before else "list_sessions_by_id+"
+                return await self._all(r.SessionRow, name, start.id, *whose, columns.PAGE_BYTES, *before)
+            case "changed" | "newest":
+                name = ORDERS[filter.order] + ("+ids+" if ids else "+")
+                place = (start.minute, filter.changed_since_ms or 0)
+                return await self._all(r.SessionRow, name, start.key, *whose, *place, columns.PAGE_BYTES, *ids)
+
+    async def _list_made(self, filter: SessionFilter, after: int) -> list[r.SessionRow]:
         if filter.parent is not None:
             bindings = (after, filter.limit, filter.owner, filter.parent)
             return await self._all(r.SessionRow, "list_sessions_of_parent", *bindings, columns.PAGE_BYTES)
@@ -65,6 +77,41 @@ class Sessions(Base):
             owned = (after, filter.limit, filter.owner)
             return await self._all(r.SessionRow, "list_sessions_of_owner", *owned, columns.PAGE_BYTES)
         return await self._all(r.SessionRow, "list_sessions", after, filter.limit, columns.PAGE_BYTES)
+
+    async def _list_labelled(self, filter: SessionFilter, start: Start) -> list[r.SessionRow]:
+        """Begin with the rarest of the labels, unless so many sessions have it that any order soon meets one."""
+        counts = [(await self._number("count_label", *pair, FEW + 1), *pair) for pair in filter.labels]
+        count, key, value = min(counts)
+        keys, values = [key for key, _ in filter.labels], [value for _, value in filter.labels]
+        whose = (filter.limit, filter.owner, filter.parent)
+        since_ms = filter.changed_since_ms or 0
+        bindings: tuple[Any, ...]
+        if filter.order == "made":
+            name = "list_sessions_of_label+labels+"
+            bindings = (start.key, *whose, columns.PAGE_BYTES, key, value, keys, values)
+        elif count <= FEW:
+            name = "sort_sessions_of_label+labels+"
+            place = (start.minute, since_ms, filter.order, key, value, columns.PAGE_BYTES, start.id, filter.before_id)
+            bindings = (start.key, *whose, *place, keys, values)
+        elif filter.order == "id":
+            before = () if filter.before_id is None else (filter.before_id,)
+            name = f"list_sessions_by_id{'+bounded' if before else ''}+labels+"
+            bindings = (start.id, *whose, columns.PAGE_BYTES, *before, keys, values)
+        else:
+            ids = (filter.first_id, filter.before_id) if filter.is_bounded else ()
+            name = f"{ORDERS[filter.order]}{'+ids' if ids else ''}+labels+"
+            bindings = (start.key, *whose, start.minute, since_ms, columns.PAGE_BYTES, *ids, keys, values)
+        return await self._all(r.SessionRow, name, *bindings)
+
+    async def read_labels(self, sessions: Sequence[r.SessionRow]) -> list[LabelRow]:
+        families = [one.family for one in sessions]
+        return await self._all(LabelRow, "read_labels", families, [one.session_key for one in sessions])
+
+    async def save_labels(self, rows: Sequence[LabelRow]) -> None:
+        await self._run("save_labels", *columns_of(rows, len(LabelRow.__struct_fields__)))
+
+    async def drop_labels(self, session: r.SessionRow, keys: Sequence[str]) -> int:
+        return await self._run("drop_labels", session.family, session.session_key, list(keys))
 
     async def family_sessions(self, family: int) -> list[r.SessionRow]:
         await self._lock_family(family)

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base
+from holdfast.label_rows import LabelRow
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.records.limits import SMALLEST_INTEGER
 from holdfast.table_catalog import DoomedObject, Key, Setting, StoredUsage, all_fetched, smallest_key, table_of
@@ -32,6 +33,7 @@ NARROW: Final = (
     WaitingKeyRow,
     r.LeaseRow,
     r.AttachmentRow,
+    LabelRow,
     DoomedObject,
     r.DeliveryRow,
     Setting,

@@ -34,9 +34,9 @@ CREATE INDEX sessions_parent ON sessions (parent_session_id, session_key)
 WHERE deleted_at_ms IS NULL AND parent_session_id IS NOT NULL;
 CREATE INDEX sessions_changed ON sessions (changed_at_ms / 60000, session_key) WHERE deleted_at_ms IS NULL;
 
+-- A revision's key says where it stands, as a node's does.
 CREATE TABLE revisions (
-    session_key INTEGER NOT NULL,
-    revision INTEGER NOT NULL,
+    revision_key INTEGER PRIMARY KEY,
     family INTEGER NOT NULL,
     turn_id TEXT,
     fingerprint TEXT,
@@ -47,11 +47,10 @@ CREATE TABLE revisions (
     checkpoint_ref TEXT,
     refs BLOB NOT NULL,
     body BLOB NOT NULL,
-    committed_at_ms INTEGER NOT NULL,
-    PRIMARY KEY (session_key, revision)
-) STRICT, WITHOUT ROWID;
+    committed_at_ms INTEGER NOT NULL
+) STRICT;
 
-CREATE UNIQUE INDEX revisions_turn ON revisions (session_key, turn_id) WHERE turn_id IS NOT NULL;
+CREATE UNIQUE INDEX revisions_turn ON revisions (revision_key >> 32, turn_id) WHERE turn_id IS NOT NULL;
 
 -- A node's key says where it stands (session and position), so that a session's nodes lie side by side.
 CREATE TABLE nodes (
@@ -411,3 +410,14 @@ CREATE TABLE stream_blocks (
 ) STRICT;
 
 CREATE INDEX stream_blocks_begun ON stream_blocks (begun_at_ms);
+
+-- A table of their own, so that a turn's update of its session touches no index of labels.
+CREATE TABLE session_labels (
+    family INTEGER NOT NULL,
+    session_key INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (family, session_key, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX session_labels_value ON session_labels (key, value, session_key);

@@ -9,13 +9,6 @@ INSERT INTO blobs (
 )
 ON CONFLICT (family, hash) DO NOTHING
 
--- Run once per hash: cheaper than unpacking a list, because a turn has few.
--- name: find_hash
-SELECT hash
-FROM blobs
-WHERE family = ?1
-    AND hash = ?2
-
 -- name: load_blobs
 SELECT
     hash, encoding, size, body, base_hash
@@ -51,14 +44,16 @@ WHERE family = ?1
         SELECT ref.value
         FROM sessions
         CROSS JOIN revisions
-            ON revisions.session_key = sessions.session_key
+            ON revisions.revision_key >= sessions.session_key << 32
+                AND revisions.revision_key <= sessions.session_key << 32 | 4294967295
         CROSS JOIN json_each(CAST(revisions.refs AS TEXT)) AS ref
         WHERE sessions.family = ?1
         UNION
         SELECT delta.base_hash
         FROM sessions
         CROSS JOIN revisions
-            ON revisions.session_key = sessions.session_key
+            ON revisions.revision_key >= sessions.session_key << 32
+                AND revisions.revision_key <= sessions.session_key << 32 | 4294967295
         CROSS JOIN json_each(CAST(revisions.refs AS TEXT)) AS ref
         CROSS JOIN blobs AS delta
             ON delta.family = ?1
@@ -82,14 +77,16 @@ SELECT
         SELECT count(*)
         FROM sessions
         CROSS JOIN revisions
-            ON revisions.session_key = sessions.session_key
+            ON revisions.revision_key >= sessions.session_key << 32
+                AND revisions.revision_key <= sessions.session_key << 32 | 4294967295
         WHERE sessions.family = ?1
     ),
     (
         SELECT count(DISTINCT ref.value)
         FROM sessions
         CROSS JOIN revisions
-            ON revisions.session_key = sessions.session_key
+            ON revisions.revision_key >= sessions.session_key << 32
+                AND revisions.revision_key <= sessions.session_key << 32 | 4294967295
         CROSS JOIN json_each(CAST(revisions.refs AS TEXT)) AS ref
         WHERE sessions.family = ?1
     ),

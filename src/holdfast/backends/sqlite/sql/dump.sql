@@ -15,10 +15,10 @@ ORDER BY session_key
 
 -- name: dump_revisions
 SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+    revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
 FROM revisions
-ORDER BY session_key, revision
+ORDER BY revision_key
 
 -- name: dump_nodes
 SELECT
@@ -160,3 +160,9 @@ SELECT
     family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
 FROM stream_blocks
 ORDER BY family, session_key, claim_id, block
+
+-- name: dump_session_labels
+SELECT
+    family, session_key, key, value
+FROM session_labels
+ORDER BY family, session_key, key

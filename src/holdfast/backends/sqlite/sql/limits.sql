@@ -105,6 +105,34 @@ WHERE ready.paused > 0
 ORDER BY ready.session_key
 LIMIT ?2
 
+-- Counts unsettled work and dead letters. The columns are in the order of the fields of `records.queue.QueueDepth`.
+-- name: queue_depths
+SELECT
+    kind,
+    count(*) FILTER (WHERE state = 'free' AND due_at_ms <= :now_ms) AS ready,
+    count(*) FILTER (WHERE state = 'free' AND due_at_ms > :now_ms) AS delayed,
+    count(*) FILTER (WHERE state = 'claimed') AS claimed,
+    count(*) FILTER (WHERE state = 'dead') AS dead,
+    min(max(due_at_ms, enqueued_at_ms)) FILTER (WHERE state = 'free' AND due_at_ms <= :now_ms) AS oldest_ready_at_ms
+FROM (
+    SELECT
+        kind,
+        CASE WHEN claim_expires_at_ms > :now_ms THEN 'claimed' ELSE 'free' END AS state,
+        max(available_at_ms, retry_at_ms) AS due_at_ms,
+        enqueued_at_ms
+    FROM batches
+    WHERE settled_state IS NULL
+        AND kind > :after
+    UNION ALL
+    SELECT kind, 'dead' AS state, 0 AS due_at_ms, 0 AS enqueued_at_ms
+    FROM batches
+    WHERE settled_state = 'dead'
+        AND kind > :after
+) AS work
+GROUP BY kind
+ORDER BY kind
+LIMIT :limit
+
 -- name: drop_slot
 DELETE FROM slots
 WHERE kind = ?1

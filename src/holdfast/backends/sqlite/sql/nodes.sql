@@ -8,6 +8,17 @@ INSERT INTO nodes (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
 )
 
+-- A turn often has two: a question and its answer.
+-- name: insert_two_nodes
+INSERT INTO nodes (
+    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
+    revision
+) VALUES (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
+), (
+    ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24
+)
+
 -- Run once per segment and id: cheaper than unpacking lists, because a turn names few.
 -- name: find_node
 SELECT
@@ -84,6 +95,42 @@ WHERE node.node_key BETWEEN :first_key AND :last_key
     AND node.mark = 0
     AND (:kind IS NULL OR node.kind = :kind)
 ORDER BY node.node_key DESC
+LIMIT :limit
+
+-- name: read_nodes_by_id_up
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM nodes AS node
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE node.session_key = :session_key
+    AND node.epoch = :epoch
+    AND node.node_id >= :first
+    AND node.node_id < :before
+    AND node.node_key <= :last_key
+    AND node.mark = 0
+    AND (:kind IS NULL OR node.kind = :kind)
+ORDER BY node.node_id
+LIMIT :limit
+
+-- name: read_nodes_by_id_down
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM nodes AS node
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE node.session_key = :session_key
+    AND node.epoch = :epoch
+    AND node.node_id >= :first
+    AND node.node_id < :before
+    AND node.node_key <= :last_key
+    AND node.mark = 0
+    AND (:kind IS NULL OR node.kind = :kind)
+ORDER BY node.node_id DESC
 LIMIT :limit
 
 -- name: count_nodes

@@ -20,15 +20,21 @@ INSERT INTO processes (
     ?21, ?22, ?23, ?24, ?25
 )
 
+-- SQLite writes an index again if one of its columns is set, even to the same value. The part is left out if possible.
 -- name: save_process
 UPDATE processes
 SET
-    registration_hash = ?2,
+    -- part: indexed
     status = ?3,
-    waiting = ?4,
     definition_hash = ?5,
     originator_session_id = ?6,
     wake_session_id = ?7,
+    run_kind = ?16,
+    run_version = ?17,
+    claimable_at_ms = ?20,
+    -- end part
+    registration_hash = ?2,
+    waiting = ?4,
     wake_frame_id = ?8,
     event_count = ?9,
     created_at_ms = ?10,
@@ -37,11 +43,8 @@ SET
     external_ref = ?13,
     wait = ?14,
     outcome = ?15,
-    run_kind = ?16,
-    run_version = ?17,
     recovery = ?18,
     due_at_ms = ?19,
-    claimable_at_ms = ?20,
     claim_fence = ?21,
     attempt = ?22,
     suspended = ?23,
@@ -128,6 +131,7 @@ FROM processes
 WHERE claimable_at_ms IS NOT NULL
     AND run_kind = ?1
     AND run_version = ?2
+    AND NOT EXISTS (SELECT 1 FROM limits WHERE kind = ?1 AND paused > 0)
 ORDER BY claimable_at_ms, process_id
 LIMIT 1
 

@@ -113,13 +113,159 @@ SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
 FROM sessions
-WHERE changed_at_ms / 60000 >= :after_minute
-    AND (changed_at_ms / 60000 > :after_minute OR session_key > :after)
+WHERE changed_at_ms / 60000 >= :minute
+    AND (changed_at_ms / 60000 > :minute OR session_key > :after)
     AND changed_at_ms >= :since_ms
     AND deleted_at_ms IS NULL
     AND (:owner IS NULL OR owner = :owner)
     AND (:parent IS NULL OR parent_session_id = :parent)
+    -- part: ids
+    AND +session_id >= :first_id
+    AND +session_id < :before_id
+    -- end part
+    -- part: labels
+    AND NOT EXISTS (
+        SELECT 1
+        FROM json_each(:labels) AS pair
+        WHERE NOT EXISTS (
+            SELECT 1
+            FROM session_labels AS label
+            WHERE label.key = json_extract(pair.value, '$[0]')
+                AND label.value = json_extract(pair.value, '$[1]')
+                AND label.session_key = sessions.session_key
+        )
+    )
+    -- end part
 ORDER BY changed_at_ms / 60000, session_key
+LIMIT :limit
+
+-- name: list_sessions_newest
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM sessions
+WHERE changed_at_ms / 60000 <= :minute
+    AND (changed_at_ms / 60000 < :minute OR session_key < :after)
+    AND changed_at_ms / 60000 >= :since_ms / 60000
+    AND changed_at_ms >= :since_ms
+    AND deleted_at_ms IS NULL
+    AND (:owner IS NULL OR owner = :owner)
+    AND (:parent IS NULL OR parent_session_id = :parent)
+    -- part: ids
+    AND +session_id >= :first_id
+    AND +session_id < :before_id
+    -- end part
+    -- part: labels
+    AND NOT EXISTS (
+        SELECT 1
+        FROM json_each(:labels) AS pair
+        WHERE NOT EXISTS (
+            SELECT 1
+            FROM session_labels AS label
+            WHERE label.key = json_extract(pair.value, '$[0]')
+                AND label.value = json_extract(pair.value, '$[1]')
+                AND label.session_key = sessions.session_key
+        )
+    )
+    -- end part
+ORDER BY changed_at_ms / 60000 DESC, session_key DESC
+LIMIT :limit
+
+-- Differs: without an end of the ids, :before_id is a blob, which comes after any text.
+-- name: list_sessions_by_id
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM sessions
+WHERE session_id >= :first_id
+    AND session_id < :before_id
+    AND deleted_at_ms IS NULL
+    AND (:owner IS NULL OR +owner = :owner)
+    AND (:parent IS NULL OR +parent_session_id = :parent)
+    -- part: labels
+    AND NOT EXISTS (
+        SELECT 1
+        FROM json_each(:labels) AS pair
+        WHERE NOT EXISTS (
+            SELECT 1
+            FROM session_labels AS label
+            WHERE label.key = json_extract(pair.value, '$[0]')
+                AND label.value = json_extract(pair.value, '$[1]')
+                AND label.session_key = sessions.session_key
+        )
+    )
+    -- end part
+ORDER BY session_id
+LIMIT :limit
+
+-- The sessions of one label, and of the others if they are given. CROSS JOIN keeps the order of the tables.
+-- name: list_sessions_of_label
+SELECT
+    sessions.session_key, session_id, incarnation, sessions.family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM session_labels AS named
+CROSS JOIN sessions
+    ON sessions.session_key = named.session_key
+WHERE named.key = :key
+    AND named.value = :value
+    AND named.session_key > :after
+    AND deleted_at_ms IS NULL
+    AND (:owner IS NULL OR +owner = :owner)
+    AND (:parent IS NULL OR +parent_session_id = :parent)
+    -- part: labels
+    AND NOT EXISTS (
+        SELECT 1
+        FROM json_each(:labels) AS pair
+        WHERE NOT EXISTS (
+            SELECT 1
+            FROM session_labels AS label
+            WHERE label.key = json_extract(pair.value, '$[0]')
+                AND label.value = json_extract(pair.value, '$[1]')
+                AND label.session_key = sessions.session_key
+        )
+    )
+    -- end part
+ORDER BY named.session_key
+LIMIT :limit
+
+-- A page in any order, of a label that few sessions have: reads all of them.
+-- name: sort_sessions_of_label
+SELECT
+    sessions.session_key, session_id, incarnation, sessions.family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM session_labels AS named
+CROSS JOIN sessions
+    ON sessions.session_key = named.session_key
+WHERE named.key = :key
+    AND named.value = :value
+    AND deleted_at_ms IS NULL
+    AND changed_at_ms >= :since_ms
+    AND CASE :order
+        WHEN 'changed' THEN (changed_at_ms / 60000, sessions.session_key) > (:minute, :after)
+        WHEN 'newest' THEN (changed_at_ms / 60000, sessions.session_key) < (:minute, :after)
+        ELSE 1
+    END
+    AND (:owner IS NULL OR +owner = :owner)
+    AND (:parent IS NULL OR +parent_session_id = :parent)
+    AND +session_id >= :first_id
+    AND +session_id < :before_id
+    -- part: labels
+    AND NOT EXISTS (
+        SELECT 1
+        FROM json_each(:labels) AS pair
+        WHERE NOT EXISTS (
+            SELECT 1
+            FROM session_labels AS label
+            WHERE label.key = json_extract(pair.value, '$[0]')
+                AND label.value = json_extract(pair.value, '$[1]')
+                AND label.session_key = sessions.session_key
+        )
+    )
+    -- end part
+ORDER BY
+    CASE :order WHEN 'id' THEN session_id END,
+    CASE :order WHEN 'changed' THEN changed_at_ms / 60000 WHEN 'newest' THEN -(changed_at_ms / 60000) END,
+    CASE :order WHEN 'newest' THEN -sessions.session_key ELSE sessions.session_key END
 LIMIT :limit
 
 -- name: family_sessions
@@ -139,56 +285,56 @@ LIMIT ?2
 
 -- name: find_revision
 SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+    revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
 FROM revisions
-WHERE session_key = ?1
-    AND revision = ?2
+WHERE revision_key = ?1 << 32 | ?2
+    AND ?2 <= 4294967295
 
 -- name: find_leaf_revision
 SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+    revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
 FROM revisions
-WHERE session_key = ?1
+WHERE revision_key BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295
     AND leaf_key = ?2
-ORDER BY revision DESC
+ORDER BY revision_key DESC
 LIMIT 1
 
 -- name: find_turn
 SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+    revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
 FROM revisions
-WHERE session_key = ?1
+WHERE revision_key >> 32 = ?1
     AND turn_id = ?2
 
 -- name: insert_revision
 INSERT INTO revisions (
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+    revision_key, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref, refs, body,
+    committed_at_ms
 ) VALUES (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
+    ?1 << 32 | ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
 )
 
 -- name: list_revisions
 SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+    revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
 FROM revisions
-WHERE session_key = ?1
-    AND revision > ?2
-ORDER BY revision
+WHERE revision_key > ?1 << 32 | min(?2, 4294967295)
+    AND revision_key <= ?1 << 32 | 4294967295
+ORDER BY revision_key
 LIMIT ?3
 
 -- name: list_revisions_down
 SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+    revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
 FROM revisions
-WHERE session_key = ?1
-    AND revision < ?2
-ORDER BY revision DESC
+WHERE revision_key >= ?1 << 32
+    AND revision_key < ?1 << 32 | min(?2, 4294967295)
+ORDER BY revision_key DESC
 LIMIT ?3
 
 -- name: revision_epochs
@@ -196,27 +342,26 @@ SELECT
     epoch,
     max(node_count)
 FROM revisions
-WHERE session_key = ?1
+WHERE revision_key BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295
 GROUP BY epoch
 ORDER BY epoch
 
 -- name: count_revisions
 SELECT count(*)
 FROM revisions
-WHERE session_key = ?1
-    AND revision < ?2
+WHERE revision_key >= ?1 << 32
+    AND revision_key < ?1 << 32 | min(?2, 4294967295)
 
 -- name: drop_revisions
 DELETE FROM revisions
-WHERE session_key = ?1
-    AND revision IN (
-        SELECT revision
-        FROM revisions
-        WHERE session_key = ?1
-            AND revision < ?2
-        ORDER BY revision
-        LIMIT ?3
-    )
+WHERE revision_key IN (
+    SELECT revision_key
+    FROM revisions
+    WHERE revision_key >= ?1 << 32
+        AND revision_key < ?1 << 32 | min(?2, 4294967295)
+    ORDER BY revision_key
+    LIMIT ?3
+)
 
 
 -- name: read_ledger

@@ -13,12 +13,12 @@ LIMIT :limit OFFSET :skip
 
 -- name: walk_revisions
 SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+    revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
 FROM revisions
-WHERE (session_key, revision) >= (:session_key, :revision)
-    AND (:inclusive OR (session_key, revision) <> (:session_key, :revision))
-ORDER BY session_key, revision
+WHERE revision_key >= max(:session_key, 0) << 32 | max(:revision, 0)
+    AND (:inclusive OR revision_key <> :session_key << 32 | :revision)
+ORDER BY revision_key
 LIMIT :limit OFFSET :skip
 
 -- name: walk_nodes
@@ -231,6 +231,15 @@ WHERE (family, session_key, claim_id, block) >= (:family, :session_key, :claim_i
 ORDER BY family, session_key, claim_id, block
 LIMIT :limit OFFSET :skip
 
+-- name: walk_session_labels
+SELECT
+    family, session_key, key, value
+FROM session_labels
+WHERE (family, session_key, key) >= (:family, :session_key, :key)
+    AND (:inclusive OR (family, session_key, key) <> (:family, :session_key, :key))
+ORDER BY family, session_key, key
+LIMIT :limit OFFSET :skip
+
 -- name: walk_settings
 SELECT
     name, value
@@ -251,12 +260,12 @@ WHERE session_key IN (SELECT value ->> 0 FROM json_each(?1))
 
 -- name: revisions_with_keys
 SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+    revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
 FROM json_each(?1) AS pair
 CROSS JOIN revisions
-    ON revisions.session_key = pair.value ->> 0
-        AND revisions.revision = pair.value ->> 1
+    ON revisions.revision_key = pair.value ->> 0 << 32 | pair.value ->> 1
+        AND pair.value ->> 1 <= 4294967295
 
 -- Without documents: many large ones would be in memory at once.
 -- name: nodes_with_keys
@@ -338,11 +347,11 @@ WHERE session_id = ?1
 
 -- name: span_of_revisions
 SELECT
-    coalesce(min(revision), 0),
-    coalesce(max(revision), 0),
+    coalesce(min(revision_key), 0) & 4294967295,
+    coalesce(max(revision_key), 0) & 4294967295,
     count(*)
 FROM revisions
-WHERE session_key = ?1
+WHERE revision_key BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295
 
 -- name: span_of_nodes
 SELECT

@@ -30,12 +30,14 @@ def json_list(values: Sequence[object]) -> str:
 class Base:
     """Common base of the transaction's parts."""
 
-    __slots__ = ("_now_ms", "_runner", "topics")
+    __slots__ = ("_found_process", "_now_ms", "_runner", "topics")
 
     def __init__(self, runner: StatementRunner, now_ms: int) -> None:
         self._runner = runner
         self._now_ms = now_ms
         self.topics: list[str] = []
+        self._found_process: r.ProcessRow | None = None
+        """The process that this transaction has read or written last, as it is stored."""
 
     @property
     def now_ms(self) -> int:

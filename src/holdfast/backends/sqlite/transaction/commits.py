@@ -5,10 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import rows as r
+from holdfast.backends.sqlite.budget import Values
 from holdfast.backends.sqlite.transaction.base import json_list
-from holdfast.backends.sqlite.transaction.graph import Graph
+from holdfast.backends.sqlite.transaction.graph import Graph, key_of_node
 from holdfast.backends.sqlite.transaction.leases import SESSION_LEASE
 from holdfast.backends.sqlite.transaction.queue import Queue
+from holdfast.table_catalog import fetched
+
+USAGE_COLUMNS = len(r.UsageRow.__struct_fields__)
 
 
 class Commits(Graph, Queue):
@@ -18,23 +22,36 @@ class Commits(Graph, Queue):
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         session = query.session
+        bindings = {
+            "session_key": session.session_key,
+            "revision": session.revision,
+            "turn_id": query.turn_id,
+            "segments": json_list(
+                [(segment.session_key, segment.epoch, segment.last_key) for segment in query.segments]
+            ),
+            "node_ids": json_list(list(dict.fromkeys(query.node_ids))),
+            "family": session.family,
+            "hashes": json_list(query.hashes),
+            "with_key_frames": query.with_key_frames,
+            "with_ledger": query.with_ledger,
+        }
+        found: tuple[list[Values], ...] = ([], [], [], [], [], [])
+        for values in self._values("load_commit_facts", bindings):
+            kind: int = values[0]
+            found[kind].append(values[1:])
+        heads, turns, nodes, hashes, key_frames, ledger = found
         return r.CommitFacts(
-            head=self._one(r.RevisionRow, "find_revision", (session.session_key, session.revision)),
-            turn=None
-            if query.turn_id is None
-            else self._one(r.RevisionRow, "find_turn", (session.session_key, query.turn_id)),
-            nodes=tuple(self._find_nodes(query.segments, query.node_ids)),
-            hashes=self._existing_hashes(session.family, query.hashes),
+            head=fetched(r.RevisionRow, heads[0]) if heads else None,
+            turn=fetched(r.RevisionRow, turns[0]) if turns else None,
+            nodes=tuple(sorted((fetched(r.NodeRow, values) for values in nodes), key=key_of_node)),
+            hashes=frozenset(values[0] for values in hashes),
             batches=tuple(self._find_batches(session.session_key, query.batch_ids, with_payloads=False)),
             sources=tuple(self._find_sources(query.sources, with_payloads=False)),
             attachment_ids=self._stored_attachments(session.session_key, query.attachment_ids),
             lease=self._find_lease(SESSION_LEASE, str(session.session_key)) if query.with_lease else None,
+            key_frames=frozenset(values[0] for values in key_frames),
+            ledger=_ledger(ledger) if query.with_ledger else None,
         )
-
-    def _existing_hashes(self, family: int, hashes: tuple[str, ...]) -> frozenset[str]:
-        if not hashes:
-            return frozenset()
-        return frozenset(hash for (hash,) in self._runner.run_many("find_hash", [(family, hash) for hash in hashes]))
 
     def _stored_attachments(self, session_key: int, attachment_ids: tuple[str, ...]) -> frozenset[str]:
         if not attachment_ids:
@@ -59,3 +76,12 @@ class Commits(Graph, Queue):
         if plan.attachment_ids:
             self._run("stamp_attachments", (session.session_key, json_list(plan.attachment_ids), now_ms))
         self._store_all(r.BatchRow, "insert_batch", plan.enqueues)
+
+
+def _ledger(rows: list[Values]) -> tuple[r.UsageRow, ...]:
+    counters = (fetched(r.UsageRow, values[:USAGE_COLUMNS]) for values in rows)
+    return tuple(sorted(counters, key=_place_of))
+
+
+def _place_of(counter: r.UsageRow) -> int:
+    return counter.place

@@ -38,7 +38,7 @@ class Graph(Base):
             for node_id in dict.fromkeys(node_ids)
         ]
         found = [fetched(r.NodeRow, values) for values in self._runner.run_many("find_node", places)]
-        found.sort(key=_key_of)
+        found.sort(key=key_of_node)
         return found
 
     async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
@@ -47,7 +47,7 @@ class Graph(Base):
         bindings = {"leaf_key": leaf_key, "last": LARGEST_INTEGER if last is None else last}
         path = self._all(r.NodeRow, "read_path", bindings)
         # A parent always has a smaller key, so this is the order of the path. SQL itself guarantees none.
-        path.sort(key=_key_of, reverse=True)
+        path.sort(key=key_of_node, reverse=True)
         for node in path:
             if node.parent_key is None:
                 continue
@@ -92,6 +92,21 @@ class Graph(Base):
             room = max(1, columns.PAGE_BYTES - sum(weights))
         return found
 
+    async def read_nodes_by_id(
+        self, segment: r.Segment, *, kind: str | None, first: str, before: str | None, descending: bool, limit: int
+    ) -> list[r.NodeRow]:
+        bindings = {
+            "session_key": segment.session_key,
+            "epoch": segment.epoch,
+            "last_key": segment.last_key,
+            "first": first,
+            # Bytes sort after any text.
+            "before": b"" if before is None else before,
+            "kind": kind,
+            "limit": limit,
+        }
+        return self._page(r.NodeRow, "read_nodes_by_id_down" if descending else "read_nodes_by_id_up", bindings)
+
     async def count_nodes(self, epoch: int, first_key: int, last_key: int) -> int:
         return self._number("count_nodes", (epoch, first_key, last_key))
 
@@ -99,9 +114,13 @@ class Graph(Base):
         self._insert_nodes(rows)
 
     def _insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
-        if rows:
-            # The last field is the parent's id, which is not stored.
-            self._runner.run_many("insert_node", (msgspec.structs.astuple(row)[:-1] for row in rows))
+        # The last field is the parent's id, which is not stored.
+        values = [msgspec.structs.astuple(row)[:-1] for row in rows]
+        if len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=False)
+            self._runner.run_many("insert_two_nodes", [(*first, *second) for first, second in pairs])
+        if len(values) % 2:
+            self._run("insert_node", values[-1])
 
     async def mark_nodes(self, node_keys: Sequence[int]) -> int:
         return self._run("mark_nodes", (json_list(node_keys),))
@@ -152,7 +171,8 @@ class Graph(Base):
         return revisions, hashes, blobs
 
 
-def _key_of(node: r.NodeRow) -> int:
+def key_of_node(node: r.NodeRow) -> int:
+    """Return the key, by which nodes are sorted."""
     return node.node_key
 
 

@@ -64,6 +64,15 @@ class Limits(Base):
     async def list_paused(self, *, after: int, limit: int) -> list[tuple[int, str]]:
         return [(key, session_id) for key, session_id in self._values("list_paused", (after, limit))]
 
+    async def queue_depths(
+        self, now_ms: int, *, after: str, limit: int
+    ) -> list[tuple[str, int, int, int, int, int | None]]:
+        bindings = {"now_ms": now_ms, "after": after, "limit": limit}
+        return [
+            (kind, ready, delayed, claimed, dead, oldest_ms)
+            for kind, ready, delayed, claimed, dead, oldest_ms in self._values("queue_depths", bindings)
+        ]
+
     async def drop_slot(self, row: SlotRow) -> int:
         return self._run("drop_slot", msgspec.structs.astuple(row)[:4])
 

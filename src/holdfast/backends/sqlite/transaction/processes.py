@@ -18,13 +18,17 @@ class Processes(Queue):
     __slots__ = ()
 
     async def find_process(self, process_id: str) -> r.ProcessRow | None:
-        return self._one(r.ProcessRow, "find_process", (process_id,))
+        self._found_process = self._one(r.ProcessRow, "find_process", (process_id,))
+        return self._found_process
 
     async def insert_process(self, row: r.ProcessRow) -> None:
         self._store("insert_process", row)
 
     async def save_process(self, row: r.ProcessRow) -> int:
-        return self._store("save_process", row)
+        before = self._found_process
+        in_place = before is not None and before.process_id == row.process_id and _indexed(before) == _indexed(row)
+        self._found_process = row
+        return self._store("save_process+" if in_place else "save_process", row)
 
     async def list_processes(self, filter: r.ProcessFilter) -> list[r.ProcessRow]:
         bindings = msgspec.structs.asdict(filter) | {"after": filter.after or ""}
@@ -47,7 +51,12 @@ class Processes(Queue):
         ]
         return None if not found else min(found)[::-1]
 
+    async def oldest_due_run(self, now_ms: int) -> tuple[str, int] | None:
+        found = await self.first_claimable(None)
+        return None if found is None or found[1] > now_ms else found
+
     async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:
+        self._found_process = None
         self._run("put_off_run", (process_id, claimable_at_ms))
 
     def _run_versions(self, kinds: Sequence[tuple[str, str | None]] | None) -> Iterator[tuple[str, str]]:
@@ -71,6 +80,7 @@ class Processes(Queue):
         return self._page(r.ProcessRow, "list_ended_processes", (*after, limit))
 
     async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
+        self._found_process = None
         return self._run("clear_wake_targets", (session_id, now_ms))
 
     async def find_event(self, process_id: str, sequence: int) -> r.EventRow | None:
@@ -121,3 +131,16 @@ class Processes(Queue):
         self._run("drop_grants_of_processes", (listed,))
         self._drop_leases(PROCESS_LEASE, ended)
         return self._run("drop_processes", (listed,)), events
+
+
+def _indexed(row: r.ProcessRow) -> tuple[str | int | None, ...]:
+    """Return the columns that are in an index: those of the part `indexed` of `save_process`."""
+    return (
+        row.status,
+        row.definition_hash,
+        row.originator_session_id,
+        row.wake_session_id,
+        row.run_kind,
+        row.run_version,
+        row.claimable_at_ms,
+    )

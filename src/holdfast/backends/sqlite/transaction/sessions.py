@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import Base, json_list
-from holdfast.records.limits import CHANGE_BUCKET_MS
+from holdfast.label_rows import FEW, LabelRow, SessionFilter, SessionOrder
 from holdfast.table_catalog import fetched
+
+ORDERS: Final[dict[SessionOrder, str]] = {
+    "made": "list_sessions_of_label",
+    "id": "list_sessions_by_id",
+    "changed": "list_sessions_changed",
+    "newest": "list_sessions_newest",
+}
+"""The statement for each order of sessions with labels; all but the first for sessions without any, too."""
+
+BY_CHANGE: Final = (ORDERS["changed"], ORDERS["newest"])
+
+AFTER_ANY_TEXT: Final = b""
+"""A blob comes after any text."""
 
 
 class Sessions(Base):
@@ -31,23 +45,44 @@ class Sessions(Base):
     async def save_session(self, row: r.SessionRow) -> int:
         return self._store("save_session", row)
 
-    async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
-        bindings: dict[str, int | str | None] = {
+    async def list_sessions(self, filter: SessionFilter) -> list[r.SessionRow]:
+        start = filter.start()
+        bindings: dict[str, int | str | bytes | None] = {
             "limit": filter.limit,
             "owner": filter.owner,
             "parent": filter.parent,
+            "minute": start.minute,
+            "after": start.key,
+            "since_ms": filter.changed_since_ms or 0,
+            "first_id": start.id,
+            "before_id": AFTER_ANY_TEXT if filter.before_id is None else filter.before_id,
+            "labels": json_list(filter.labels),
+            "order": filter.order,
         }
-        if filter.changed_since_ms is not None:
-            # Keys start at 1, so (minute, 0) is before every session that changed in that minute.
-            since = (filter.changed_since_ms // CHANGE_BUCKET_MS, 0)
-            minute, after = max(since, filter.after or since)
-            changed = {"after_minute": minute, "after": after, "since_ms": filter.changed_since_ms}
-            return self._page(r.SessionRow, "list_sessions_changed", bindings | changed)
-        bindings["after"] = 0 if filter.after is None else filter.after[0]
-        if filter.parent is not None:
-            return self._page(r.SessionRow, "list_sessions_of_parent", bindings)
-        name = "list_sessions" if filter.owner is None else "list_sessions_of_owner"
-        return self._page(r.SessionRow, name, bindings)
+        if filter.order == "made" and not filter.labels:
+            if filter.parent is not None:
+                return self._page(r.SessionRow, "list_sessions_of_parent", bindings)
+            name = "list_sessions" if filter.owner is None else "list_sessions_of_owner"
+            return self._page(r.SessionRow, name, bindings)
+        name = ORDERS[filter.order]
+        if filter.labels:
+            count, bindings["key"], bindings["value"] = min(
+                (self._number("count_label", (key, value, FEW + 1)), key, value) for key, value in filter.labels
+            )
+            if filter.order != "made" and count <= FEW:
+                name = "sort_sessions_of_label"
+        ids = "+ids" if filter.is_bounded and name in BY_CHANGE else ""
+        return self._page(r.SessionRow, f"{name}{ids}{'+labels' if filter.labels else ''}+", bindings)
+
+    async def read_labels(self, sessions: Sequence[r.SessionRow]) -> list[LabelRow]:
+        return self._all(LabelRow, "read_labels", (json_list([(one.family, one.session_key) for one in sessions]),))
+
+    async def save_labels(self, rows: Sequence[LabelRow]) -> None:
+        for row in rows:
+            self._store("save_label", row)
+
+    async def drop_labels(self, session: r.SessionRow, keys: Sequence[str]) -> int:
+        return self._run("drop_labels", (session.family, session.session_key, json_list(keys)))
 
     async def family_sessions(self, family: int) -> list[r.SessionRow]:
         return self._all(r.SessionRow, "family_sessions", (family,))
@@ -88,5 +123,6 @@ class Sessions(Base):
         work += self._run("drop_session_settled_batches", (session_key,))
         self._run("drop_ready", (session_key,))
         self._run("drop_session_blocks", (session_key,))
+        self._run("drop_session_labels", (session_key,))
         attachments = self._run("drop_session_attachments", (session_key,))
         return usage, work, attachments

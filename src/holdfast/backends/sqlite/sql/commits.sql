@@ -1,0 +1,61 @@
+-- The facts of a commit in one statement: what a turn touches, and no more.
+
+-- Each row begins with its kind: 0 head, 1 turn, 2 node, 3 stored content, 4 key frame of a content of the head,
+-- 5 counter. Shorter rows are filled up with NULL. A part that is not asked for reads nothing.
+-- name: load_commit_facts
+SELECT
+    0, revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
+FROM revisions
+WHERE revision_key = :session_key << 32 | :revision
+UNION ALL
+SELECT
+    1, revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
+FROM revisions
+WHERE revision_key >> 32 = :session_key
+    AND turn_id = :turn_id
+UNION ALL
+SELECT
+    2, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM json_each(:segments) AS segment
+CROSS JOIN json_each(:node_ids) AS named
+CROSS JOIN nodes AS node
+    ON node.session_key = segment.value ->> 0
+        AND node.epoch = segment.value ->> 1
+        AND node.node_id = named.value
+        AND node.node_key <= segment.value ->> 2
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+UNION ALL
+SELECT
+    3, blobs.hash, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM json_each(:hashes) AS named
+CROSS JOIN blobs
+    ON blobs.family = :family
+        AND blobs.hash = named.value
+UNION ALL
+SELECT
+    4, frame.hash, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM revisions AS head
+CROSS JOIN json_each(
+    CASE WHEN json_valid(CAST(head.refs AS TEXT)) THEN CAST(head.refs AS TEXT) ELSE '[]' END
+) AS ref
+CROSS JOIN blobs AS last
+    ON last.family = :family
+        AND last.hash = ref.value
+CROSS JOIN blobs AS frame
+    ON frame.family = :family
+        AND frame.hash = coalesce(last.base_hash, last.hash)
+WHERE :with_key_frames
+    AND head.revision_key = :session_key << 32 | :revision
+    AND frame.base_hash IS NULL
+UNION ALL
+SELECT
+    5, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place,
+    NULL, NULL, NULL, NULL, NULL, NULL
+FROM usage
+WHERE :with_ledger
+    AND session_key = :session_key

@@ -1,0 +1,132 @@
+"""Read the facts that explain a session, a process or a schedule, in one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.errors import UnknownProcess, UnknownSchedule
+from holdfast.limit_rows import LimitState
+from holdfast.operations import retrying, schedules, sessions
+from holdfast.ports import Transaction
+from holdfast.records.explanations import Explanation
+from holdfast.records.limits import LARGEST_INTEGER
+from holdfast.records.workers import WorkerInfo
+from holdfast.rows import BatchRow, DeliveryRow, ProcessFilter, ProcessRow
+from holdfast.rules import explanations as rules
+from holdfast.rules import process_explanations as process_causes
+from holdfast.rules import processes as process_rules
+from holdfast.rules import workers as worker_rules
+
+FRONT = 50
+"""Batches at the front of a queue that are looked at."""
+NAMED = 10
+"""Dead letters, undelivered processes and running processes that are named, of each."""
+WORKERS = 1_000
+"""Live workers whose kinds are looked at."""
+DELIVERIES = 20
+
+
+async def explain_session(tx: Transaction, session_id: str) -> Explanation:
+    """Explain a session. Raises UnknownSession or SessionDeleted."""
+    session = await sessions.require(tx, (session_id, None))
+    key = session.session_key
+    batches = await tx.list_batches(key, pending_at_ms=None, after=0, limit=FRONT + 1)
+    front = tuple(batches[:FRONT])
+    obstacles = await tx.obstacles(key, "", tx.now_ms)
+    lease = await tx.find_lease("session", str(key))
+    dead = await tx.list_dead(key, None, after=0, limit=NAMED)
+    running = await tx.list_processes(ProcessFilter(NAMED, status="running", originator_session_id=session_id))
+    owners = [row.claim_owner for row in front] + [None if lease is None else lease.owner_id]
+    live = await _live(tx)
+    workers = await _workers(tx, live, owners)
+    return rules.explain_session(
+        rules.SessionFacts(
+            session_id=session_id,
+            now_ms=tx.now_ms,
+            paused=obstacles.paused,
+            lease=lease,
+            batches=front,
+            has_more=len(batches) > FRONT,
+            dead=tuple(dead),
+            states=await _states(tx, front) if obstacles.any_limits else {},
+            undelivered=await _undelivered(tx, session_id),
+            processes=tuple([await _explain_process(tx, row, live) for row in running]),
+            workers=workers,
+        )
+    )
+
+
+async def _states(tx: Transaction, front: Iterable[BatchRow]) -> dict[tuple[str, str | None], LimitState]:
+    states: dict[tuple[str, str | None], LimitState] = {}
+    for kind, limit_key in dict.fromkeys((row.kind, row.limit_key) for row in front):
+        state = await tx.limit_state(kind, limit_key or "", tx.now_ms)
+        if state is not None:
+            states[kind, limit_key] = state
+    return states
+
+
+async def _undelivered(tx: Transaction, session_id: str) -> tuple[DeliveryRow, ...]:
+    """Return the first undelivered processes of the session's subscriptions."""
+    found: list[DeliveryRow] = []
+    after: tuple[int, str, int] | None = None
+    while True:
+        rows = await tx.list_undelivered(
+            reserved_until_ms=LARGEST_INTEGER, runs_only=False, after=after, limit=DELIVERIES
+        )
+        owners = {sequence: await _registrant(tx, sequence) for sequence in {row.subscription_sequence for row in rows}}
+        found += [row for row in rows if owners[row.subscription_sequence] == session_id]
+        if len(rows) < DELIVERIES or len(found) >= NAMED:
+            return tuple(found[:NAMED])
+        after = (rows[-1].reserved_at_ms, rows[-1].occurrence_id, rows[-1].subscription_sequence)
+
+
+async def _registrant(tx: Transaction, sequence: int) -> str | None:
+    row = await tx.find_subscription(sequence)
+    return None if row is None else row.session_id
+
+
+async def explain_process(tx: Transaction, process_id: str) -> Explanation:
+    """Explain a process, or the delivery that has not started it. Raises UnknownProcess."""
+    row = await tx.find_process(process_id)
+    if row is not None:
+        return await _explain_process(tx, row, await _live(tx))
+    delivery = await tx.find_process_delivery(process_id)
+    if delivery is None:
+        raise UnknownProcess(process_id)
+    facts = process_causes.ProcessFacts(process_id, tx.now_ms, None, None, delivery, rules.Workers((), {}))
+    return process_causes.explain_process(facts)
+
+
+async def _explain_process(tx: Transaction, row: ProcessRow, live: Sequence[WorkerInfo]) -> Explanation:
+    lease = await tx.find_lease("process", row.process_id)
+    workers = await _workers(tx, live, [None if lease is None else lease.owner_id])
+    process = process_rules.process_of(row)
+    retry = await retrying.following(tx, process)
+    retried_as = None if retry is None else retry.id
+    limit = None if row.run_kind is None else await tx.find_limit(row.run_kind)
+    is_paused = limit is not None and limit.paused > 0
+    facts = process_causes.ProcessFacts(row.process_id, tx.now_ms, process, lease, None, workers, retried_as, is_paused)
+    return process_causes.explain_process(facts)
+
+
+async def explain_schedule(tx: Transaction, name: str) -> Explanation:
+    """Explain a schedule. Raises UnknownSchedule."""
+    schedule = await schedules.get(tx, name)
+    if schedule is None:
+        raise UnknownSchedule(name)
+    return rules.explain_schedule(schedule, await _workers(tx, await _live(tx), ()), now_ms=tx.now_ms)
+
+
+async def _live(tx: Transaction) -> list[WorkerInfo]:
+    return [worker_rules.worker_of(row) for row in await tx.list_workers(tx.now_ms, after="", limit=WORKERS)]
+
+
+async def _workers(tx: Transaction, live: Sequence[WorkerInfo], owners: Iterable[str | None]) -> rules.Workers:
+    """Return the live workers with the last report of each owner, which may be dead, or beyond those listed."""
+    holders: dict[str, WorkerInfo] = {one.id: one for one in live}
+    for owner in dict.fromkeys(owners):
+        if owner is not None and owner not in holders:
+            found = await tx.find_worker(owner)
+            if found is not None:
+                holders[owner] = worker_rules.worker_of(found)
+    return rules.Workers(tuple(live), holders)

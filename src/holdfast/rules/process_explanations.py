@@ -1,0 +1,184 @@
+"""Explain why a process does not go on. Facts in, causes out, each with its remedy."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.records.explanations import Cause, Explanation
+from holdfast.records.processes import CHILD_ENDED, Abandoned, External, Failed, Process, Run
+from holdfast.rows import DeliveryRow, LeaseRow
+from holdfast.rules.explanations import (
+    Workers,
+    explained,
+    holder_of,
+    no_worker,
+    overdue,
+    overdue_s,
+    undelivered_processes,
+    until,
+)
+
+
+class ProcessFacts(msgspec.Struct, frozen=True):
+    """The facts about a process, or about a delivery that has not started its process."""
+
+    process_id: str
+    now_ms: int
+    process: Process | None
+    lease: LeaseRow | None
+    delivery: DeliveryRow | None
+    workers: Workers
+    retried_as: str | None = None
+    kind_paused: bool = False
+    """The kind of the run is paused: none is claimed."""
+
+
+def explain_process(facts: ProcessFacts) -> Explanation:
+    """Return every cause that concerns a process."""
+    if facts.process is None:
+        causes = list(undelivered_processes([facts.delivery] if facts.delivery is not None else []))
+    else:
+        causes = [_process(facts, facts.process)]
+    return explained("process", facts.process_id, causes, facts.now_ms)
+
+
+def _process(facts: ProcessFacts, process: Process) -> Cause:
+    if process.is_terminal:
+        return _ended(process, facts.retried_as)
+    if facts.lease is not None and facts.lease.is_live(facts.now_ms):
+        return _leased(facts, process, facts.lease)
+    if isinstance(process.input, External):
+        return Cause(
+            "external",
+            "works",
+            "it runs outside, and an outside system ends it",
+            since_ms=process.created_at_ms,
+            next="its outcome arrives",
+        )
+    if process.wait is not None and not _is_due(process, facts.now_ms):
+        return _signal(process, process.wait.name, process.wait.since_ms)
+    if process.due_at_ms is not None and not _is_due(process, facts.now_ms):
+        return _sleeping(process)
+    if isinstance(process.input, Run):
+        return _unclaimed_run(facts, process, process.input)
+    return Cause(
+        "no-holder",
+        "waits",
+        "no owner holds its lease: the host that runs such processes has not taken it up",
+        since_ms=process.updated_at_ms,
+    )
+
+
+def _is_due(process: Process, now_ms: int) -> bool:
+    return process.due_at_ms is not None and process.due_at_ms <= now_ms
+
+
+def _ended(process: Process, retried_as: str | None) -> Cause:
+    """Explain an end, which is final: a retry is a new run."""
+    outcome, since_ms, goes_on = process.outcome, process.updated_at_ms, process.continued_as
+    if retried_as is not None:
+        problem = f"it ended as {process.status}, and was retried as run {retried_as!r}"
+        return Cause("retried", "idle", problem, retried_as, since_ms, remedy=("why", retried_as))
+    if goes_on is not None:
+        return Cause("continued", "idle", f"it goes on as run {goes_on!r}", goes_on, since_ms, remedy=("why", goes_on))
+    remedy = ("processes", "retry", process.id) if process.is_retryable else ()
+    anew = "a retry is a new run with its recorded steps" if remedy else "start it anew under another id"
+    if isinstance(outcome, Failed):
+        problem = f"it failed, and its end is final: {anew}"
+        return Cause("failed", "stuck", problem, None, since_ms, None, outcome.message, remedy=remedy)
+    if isinstance(outcome, Abandoned):
+        problem = f"its worker died, its effects are unknown, and it must not run twice: look at them first; {anew}"
+        return Cause("abandoned", "stuck", problem, None, since_ms, None, outcome.message, remedy=remedy)
+    return Cause(process.status, "idle", f"it has ended: {process.status}", None, since_ms, remedy=remedy)
+
+
+def _leased(facts: ProcessFacts, process: Process, lease: LeaseRow) -> Cause:
+    holder = holder_of(facts.workers, lease.owner_id or "", lease.claimed_at_ms, lease.expires_at_ms, facts.now_ms)
+    dead = holder.is_alive is False
+    over_s = None if dead else overdue_s(facts.workers, holder, process.id, facts.now_ms)
+    if over_s is not None:
+        return overdue(holder, process.id, over_s, process.attempt or None, process.last_error)
+    after = "another worker takes it over" if process.recovery == "rerunnable" else "it is ended as abandoned"
+    return Cause(
+        "lease-of-a-dead-worker" if dead else "running",
+        until(lease.expires_at_ms, facts.now_ms) if dead else "works",
+        "the worker that ran it has stopped reporting" if dead else "a worker runs it",
+        since_ms=lease.claimed_at_ms,
+        attempt=process.attempt or None,
+        error=process.last_error,
+        holder=holder,
+        next=f"when the lease ends, {after}" if dead else "the lease ends unless the worker renews it",
+        next_at_ms=lease.expires_at_ms,
+        remedy=() if holder.is_alive else ("leases", "release", "--process", process.id),
+    )
+
+
+def _signal(process: Process, name: str, since_ms: int | None) -> Cause:
+    timed = process.due_at_ms is not None
+    if name == CHILD_ENDED:
+        return Cause(
+            "waits-for-a-child",
+            "waits",
+            "it waits for a run that it started",
+            since_ms=since_ms,
+            next="it goes on when the child ends",
+            next_at_ms=process.due_at_ms,
+            remedy=("runs", "show", process.id),
+        )
+    return Cause(
+        "waits-for-a-signal",
+        "waits",
+        f"it waits for the signal {name!r}",
+        since_ms=since_ms,
+        next="it goes on without the signal" if timed else "nothing, until the signal comes",
+        next_at_ms=process.due_at_ms,
+        remedy=("processes", "signal", process.id, name),
+    )
+
+
+def _sleeping(process: Process) -> Cause:
+    if process.is_held:
+        return Cause(
+            "code-changed",
+            "stuck",
+            "it is held: the code of the workers does not ask for what it has recorded. "
+            "Deploy the code that it began with, or register the changed handler under a new version",
+            since_ms=process.updated_at_ms,
+            error=process.last_error,
+            next="it is tried again, and goes on if the code fits",
+            next_at_ms=process.due_at_ms,
+            remedy=("runs", "show", process.id),
+        )
+    is_retry = process.last_error is not None
+    return Cause(
+        "retrying" if is_retry else "sleeping",
+        "waits",
+        "it failed and waits for its next attempt" if is_retry else "it sleeps",
+        since_ms=process.updated_at_ms,
+        attempt=process.attempt or None,
+        error=process.last_error,
+        next="it is run again" if is_retry else "it goes on",
+        next_at_ms=process.due_at_ms,
+    )
+
+
+def _unclaimed_run(facts: ProcessFacts, process: Process, run: Run) -> Cause:
+    since_ms = process.updated_at_ms if process.due_at_ms is None else process.due_at_ms
+    if facts.kind_paused:
+        problem = f"kind {run.kind!r} is paused: no run of it is claimed"
+        return Cause("kind-paused", "stuck", problem, since_ms=since_ms, remedy=("queue", "resume", run.kind))
+    workers = facts.workers.handle(run.kind)
+    if not any(run.version in one.versions.get(run.kind, (run.version,)) for one in workers):
+        known = sorted({each for one in workers for each in one.versions[run.kind]})
+        of_version = f"it is of version {run.version!r}, and the live workers handle {', '.join(known)} of its kind"
+        problem = f"{of_version}: start a worker of that version" if workers else no_worker(facts.workers, run.kind)
+        return Cause("no-worker", "stuck", problem, since_ms=since_ms, attempt=process.attempt or None)
+    return Cause(
+        "unclaimed",
+        "waits",
+        f"it waits for a free worker with a handler of kind {run.kind!r}, version {run.version!r}",
+        since_ms=since_ms,
+        attempt=process.attempt or None,
+        error=process.last_error,
+        next="the next free worker claims it",
+    )
