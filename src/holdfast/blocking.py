@@ -13,18 +13,14 @@ from typing import Any, Concatenate, Literal, ParamSpec
 from holdfast import store as asynchronous
 from holdfast.blocking_methods import Facet, driven, warning_without_await, without_await, without_await_each
 from holdfast.blocking_run_handle import RunHandle, giving_a_run
+from holdfast.blocking_turn import Turn
 from holdfast.nesting import interrupted_call, refuse_nested
 from holdfast.ports import Backend
-from holdfast.records.checkpoints import Component
-from holdfast.records.commits import CommitReceipt
-from holdfast.records.common import Document, Receipt
+from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
-from holdfast.records.processes import RunEnded
 from holdfast.records.queue import WorkClaim
 from holdfast.store import READ_WAIT_MS, TRANSACTION_MS
 from holdfast.store.transaction import Marked, TransactionBlock
-from holdfast.store.turn import Turn as AsyncTurn
-from holdfast.wait import NeverSuspends
 
 __all__ = ["BlockingStore", "RunHandle", "Session", "Turn"]
 
@@ -44,107 +40,6 @@ class SessionAttachments(Facet):
     forget = without_await(asynchronous.SessionAttachments.forget)
 
 
-class Turn(Facet):
-    """One turn of a session, as a context manager. See `Session.turn`."""
-
-    def __init__(self, turn: AsyncTurn, backend: Backend) -> None:
-        super().__init__(turn, backend)
-        self._turn, turn.suspends = turn, not isinstance(backend, NeverSuspends)
-        self.add = turn.add
-        self.keep = turn.keep
-        self.usage = turn.usage
-        self.enqueue = turn.enqueue
-        self.start = turn.start
-        self.complete = turn.complete
-
-    @property
-    def turn_id(self) -> str:
-        """The id of the turn."""
-        return self._turn.turn_id
-
-    @property
-    def session_id(self) -> str:
-        """The id of the session."""
-        return self._turn.session_id
-
-    @property
-    def claim(self) -> WorkClaim | None:
-        """The claim that the commit settles, with the work that joined it; None if the turn has none."""
-        return self._turn.claim
-
-    @property
-    def inputs(self) -> list[Any]:
-        """The payloads of the claim, in order: what the turn answers."""
-        return self._turn.inputs
-
-    @property
-    def input(self) -> Any:
-        """The first payload of the claim."""
-        return self._turn.input
-
-    @property
-    def ended(self) -> RunEnded | None:
-        """The run whose end woke the session, None if the turn answers something else."""
-        return self._turn.ended
-
-    @property
-    def cancelled(self) -> bool:
-        """True once the worker that runs the turn has given it up. A handler in a thread should return then."""
-        return self._turn.cancelled
-
-    @property
-    def interrupted(self) -> bool:
-        """True once a person stopped the turn. Its commit is refused; what it added is stored only after `keep`."""
-        return self._turn.interrupted
-
-    @property
-    def replayed(self) -> bool:
-        """True if this turn was committed before."""
-        return self._turn.replayed
-
-    @property
-    def receipt(self) -> CommitReceipt | None:
-        """The receipt of the commit, None until the block has ended."""
-        return self._turn.receipt
-
-    @property
-    def revision(self) -> int:
-        """The revision that the turn was loaded at, or committed as."""
-        return self._turn.revision
-
-    @property
-    def messages(self) -> list[Any]:
-        """The payloads of the conversation, oldest first, with those that this turn added."""
-        return self._turn.messages
-
-    @property
-    def state(self) -> Any:
-        """The session's turn state, `{}` if there is none. Change it in place or assign another."""
-        return self._turn.state
-
-    @state.setter
-    def state(self, value: Component) -> None:
-        self._turn.state = value
-
-    def emit(self, value: Document) -> None:
-        """Show a part of the answer to those who follow the session. Outside of a worker, writes every 50 ms."""
-        if self._turn.buffer(value):
-            self.flush()
-
-    flush = without_await(AsyncTurn.flush)
-    attach = without_await(AsyncTurn.attach)
-    more = without_await(AsyncTurn.more)
-
-    def __enter__(self) -> Turn:
-        driven(self.backend, self._turn.__aenter__)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        driven(self.backend, partial(self._turn.__aexit__, kind, error, trace))
-
-
 class Session(Facet):
     """A handle on a session, without await."""
 
@@ -160,6 +55,7 @@ class Session(Facet):
 
     meta = without_await(asynchronous.Session.meta)
     save_meta = without_await(asynchronous.Session.save_meta)
+    set_labels = without_await(asynchronous.Session.set_labels)
     load = without_await(asynchronous.Session.load)
     load_node = without_await(asynchronous.Session.load_node)
     nodes = without_await(asynchronous.Session.nodes)
@@ -222,6 +118,7 @@ class Queue(Facet):
     """`store.queue`, without await."""
 
     enqueue = without_await(asynchronous.Queue.enqueue)
+    restore = without_await(asynchronous.Queue.restore)
     claim = without_await(asynchronous.Queue.claim)
     claim_exactly = without_await(asynchronous.Queue.claim_exactly)
     renew = without_await(asynchronous.Queue.renew)
@@ -241,10 +138,12 @@ class Queue(Facet):
     dead_letters = without_await(asynchronous.Queue.dead_letters)
     retry = without_await(asynchronous.Queue.retry)
     drop = without_await(asynchronous.Queue.drop)
+    release = without_await(asynchronous.Queue.release)
     wait_settled = without_await(asynchronous.Queue.wait_settled)
     set_limit = without_await(asynchronous.Queue.set_limit)
     remove_limit = without_await(asynchronous.Queue.remove_limit)
     limits = without_await(asynchronous.Queue.limits)
+    depths = without_await(asynchronous.Queue.depths)
     pause = without_await(asynchronous.Queue.pause)
     resume = without_await(asynchronous.Queue.resume)
     paused_sessions = without_await(asynchronous.Queue.paused_sessions)
@@ -262,6 +161,7 @@ class Processes(Facet):
 
     register = warning_without_await(asynchronous.Processes.register)
     start = giving_a_run(asynchronous.Processes.start)
+    retry = giving_a_run(asynchronous.Processes.retry)
     claim_next = without_await(asynchronous.Processes.claim_next)
     wait_next = without_await(asynchronous.Processes.wait_next)
     suspend = without_await(asynchronous.Processes.suspend)
@@ -315,6 +215,7 @@ class Leases(Facet):
     claim = without_await(asynchronous.Leases.claim)
     renew = without_await(asynchronous.Leases.renew)
     release = without_await(asynchronous.Leases.release)
+    revoke = without_await(asynchronous.Leases.revoke)
     holder = without_await(asynchronous.Leases.holder)
 
 
@@ -333,6 +234,7 @@ class Triggers(Facet):
     reserve = without_await(asynchronous.Triggers.reserve)
     emit = without_await(asynchronous.Triggers.emit)
     undelivered = without_await(asynchronous.Triggers.undelivered)
+    redeliver = without_await(asynchronous.Triggers.redeliver)
     wait_undelivered = without_await(asynchronous.Triggers.wait_undelivered)
     occurrences = without_await(asynchronous.Triggers.occurrences)
     deliveries = without_await(asynchronous.Triggers.deliveries)
@@ -384,6 +286,9 @@ class Maintenance(Facet):
     prune = without_await(asynchronous.Maintenance.prune)
     stats = without_await(asynchronous.Maintenance.stats)
     diagnose = without_await(asynchronous.Maintenance.diagnose)
+    explain_session = without_await(asynchronous.Maintenance.explain_session)
+    explain_process = without_await(asynchronous.Maintenance.explain_process)
+    explain_schedule = without_await(asynchronous.Maintenance.explain_schedule)
     verify = without_await(asynchronous.Maintenance.verify)
 
 

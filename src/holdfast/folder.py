@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import stat
@@ -226,6 +225,8 @@ def _open_file(path: Path) -> BinaryIO | None:
 
 def _hash(file: BinaryIO) -> str:
     """Return the SHA-256 of a file, and rewind it."""
+    import hashlib  # at its first use, because OpenSSL comes with it
+
     found = hashlib.sha256()
     while piece := file.read(MIB):
         found.update(piece)

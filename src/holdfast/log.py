@@ -5,25 +5,36 @@ A declaration that can hardly be intended is a warning at the caller's line, eve
 
 from __future__ import annotations
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from logging import Logger
 
 T = TypeVar("T")
 
-DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+"""The levels of `logging`."""
 
-# Without any handler, `logging` would print warnings to standard error by itself.
-logging.getLogger("holdfast").addHandler(logging.NullHandler())
+
+def logger_of(name: str) -> Logger:
+    """Return a logger of `logging`, which is loaded with any backend, and not with the public names."""
+    import logging
+
+    top = logging.getLogger("holdfast")
+    if not top.handlers:
+        # Without any handler, `logging` would print warnings to standard error by itself.
+        top.addHandler(logging.NullHandler())
+    return logging.getLogger(name)
 
 
 def log_event(logger: str, level: int, message: str, **fields: str | float | None) -> None:
     """Log to `holdfast.<logger>`. The fields become attributes of the record, and fill the message."""
-    target = logging.getLogger(f"holdfast.{logger}")
+    target = logger_of(f"holdfast.{logger}")
     if target.isEnabledFor(level):
         # Without fields there must be no argument at all: `logging` does not treat an empty mapping as one.
         target.log(level, message, *([fields] if fields else ()), extra=fields)

@@ -12,15 +12,17 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from typing import Any, Final, Literal, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, Unpack
 
 from holdfast.errors import HoldfastError, InvalidRequest, StoreForked, TransactionExpired, Unavailable
 from holdfast.ports import Backend, Ending, IsLeft, NoReader, Operation, Promises
 from holdfast.rows import EventFilter, ViewQuery
 from holdfast.wait import Waiting
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 

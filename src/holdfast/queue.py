@@ -5,10 +5,21 @@ from holdfast.records.queue import (
     Group,
     KindLimit,
     MergeKey,
+    QueueDepth,
     WorkCompletion,
     WorkItem,
     WorkReceipt,
     WorkState,
 )
 
-__all__ = ["Boundary", "Group", "KindLimit", "MergeKey", "WorkCompletion", "WorkItem", "WorkReceipt", "WorkState"]
+__all__ = [
+    "Boundary",
+    "Group",
+    "KindLimit",
+    "MergeKey",
+    "QueueDepth",
+    "WorkCompletion",
+    "WorkItem",
+    "WorkReceipt",
+    "WorkState",
+]

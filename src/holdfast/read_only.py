@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
-from typing import Any, Literal, NoReturn, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, Unpack
 
 from holdfast.errors import InvalidRequest
 from holdfast.ports import Backend, Begun, IsLeft, Operation, Promises
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 

@@ -96,9 +96,17 @@ class Signals:
 
     def publish(self, topics: Iterable[str]) -> None:
         """Wake all watchers of these topics."""
+        self._wake(self._registered(set(topics)))
+
+    def _registered(self, topics: Iterable[str] | None = None) -> list[tuple[str, Future[None]]]:
+        """Return the watchers of these topics, or all, with their topics."""
+        found: list[tuple[str, Future[None]]] = []
         with self._lock:
-            changes = [(topic, change) for topic in set(topics) for change in self._watchers.get(topic, ())]
-        self._wake(changes)
+            # Copies, made without allocating an object for an entry: a signal handler, or a coroutine that is garbage,
+            # may end a watch of this thread at any allocation, and the lock lets it in.
+            for topic in list(self._watchers) if topics is None else topics:
+                found += [(topic, change) for change in list(self._watchers.get(topic, ()))]
+        return found
 
     def _wake(self, changes: Iterable[tuple[str, Future[None]]]) -> None:
         # One publisher at a time, so that each watcher is woken once. A watcher stays registered until then: if this
@@ -113,17 +121,16 @@ class Signals:
 
     def publish_all(self, is_concerned: Callable[[Future[None]], bool] | None = None) -> None:
         """Wake all watchers, after a change of unknown topic, or those that are concerned."""
-        with self._lock:
-            changes = [(topic, change) for topic, watchers in self._watchers.items() for change in watchers]
+        changes = self._registered()
         self._wake(changes if is_concerned is None else [one for one in changes if is_concerned(one[1])])
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
         """Fail all watchers, each with an error of its own: no more changes will come."""
         with self._lock:
-            changes = [change for watchers in self._watchers.values() for change in watchers]
+            changes = self._registered()
             self._watchers.clear()
         with self._waking:
-            for change in changes:
+            for _, change in changes:
                 if change.running() or (not change.done() and change.set_running_or_notify_cancel()):
                     with suppress(InvalidStateError):  # a signal handler of this very thread was quicker
                         change.set_exception(error())

@@ -42,4 +42,6 @@ async def value_of(artifacts: Artifacts, outcome: Completed) -> Any:
     """Return the result of a run, wherever it is stored."""
     control = outcome.control
     refs = cast("dict[str, Any]", control).get("spilled") if isinstance(control, dict) else None
-    return outcome.value if refs is None else await spilled_value(artifacts, refs)
+    if not isinstance(refs, list):  # none, or an outcome of the caller's own
+        return outcome.value
+    return await spilled_value(artifacts, cast("list[str]", refs))

@@ -21,6 +21,8 @@ import msgspec
 
 from holdfast.errors import InvalidRequest
 
+MOST_WRAPPERS = 100
+"""Decorators of one function that are looked through."""
 _VALUES = (
     datetime.date,
     datetime.time,
@@ -63,7 +65,8 @@ def encoded(value: Any) -> Any:
 def dump_model(value: Any) -> Any:
     """Return a pydantic model as a document."""
     if _is_model(_kind_of(value)):
-        return value.model_dump(mode="json")
+        # In the form that the model reads: by the names it is given by, and without computed fields.
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
     raise NotImplementedError(f"a {type(value).__name__} has no form as a document")
 
 
@@ -91,22 +94,40 @@ def _without_tuples(value: Any) -> Any:
 # Declared types.
 
 
-def is_typed(declared: Any) -> bool:
+def is_typed(declared: Any, inside: tuple[Any, ...] = ()) -> bool:
     """Return whether values of a type are not documents already, so that they are encoded and decoded."""
     if type(declared).__name__ == "TypeAliasType":  # of Python 3.12 and newer
-        return is_typed(declared.__value__)
+        return declared not in inside and is_typed(declared.__value__, (*inside, declared))
     arguments = typing.get_args(declared)
     if typing.get_origin(declared) is typing.Literal:
         return False
     if arguments:
         origin = typing.get_origin(declared)
-        return (isinstance(origin, type) and is_typed(origin)) or any(is_typed(one) for one in arguments)
+        if origin is dict and arguments[0] not in (str, Any):
+            return True  # the keys of a document are texts
+        return (isinstance(origin, type) and is_typed(origin)) or any(is_typed(one, inside) for one in arguments)
     return isinstance(declared, type) and (_is_object(declared) or issubclass(declared, _VALUES))
 
 
+def is_readable(declared: Any) -> bool:
+    """Return whether a document can be read as a value of a type. The types inside of models are not looked at."""
+    try:
+        known = msgspec.inspect.type_info(declared)
+    except TypeError:
+        return False
+    return not isinstance(known, msgspec.inspect.CustomType) or _is_model(known.cls)
+
+
 def is_object(declared: Any) -> bool:
-    """Return whether a type is a struct, a dataclass or a model."""
+    """Return whether values of a type are structs, dataclasses or models. One of a union is enough: `Plan | None`."""
+    if typing.get_origin(declared) in (typing.Union, types.UnionType):
+        return any(is_object(one) for one in typing.get_args(declared))
     return isinstance(declared, type) and _is_object(declared)
+
+
+def takes_none(declared: Any) -> bool:
+    """Return whether None is a value of a union type."""
+    return types.NoneType in typing.get_args(declared)
 
 
 def _kind_of(value: Any) -> type[Any]:
@@ -123,11 +144,70 @@ def _is_model(kind: type[Any]) -> bool:
 
 
 def result_type(function: Any) -> Any:
-    """Return the declared type of a function's results if they are typed, None if they are documents."""
+    """Return the declared type of a function's results, None if it declares none."""
     called = _unwrapped(function)
     if isinstance(called, type):
         return called if is_typed(called) else None
-    return annotation(called, "return")
+    declared = _annotation(called, "return")
+    return types.NoneType if declared is None and "return" in getattr(called, "__annotations__", {}) else declared
+
+
+def result_document(value: Any, declared: Any) -> Any:
+    """Return a result as a document. Raises TypeError or `msgspec.MsgspecError` if it is not of the declared type."""
+    if declared is None:
+        return value
+    if is_typed(declared):
+        document = encoded(value)
+        _require_whole(value, document, decoded(document, declared), declared)
+        return document
+    problem = _misfit(value, declared)
+    if problem is not None:
+        raise TypeError(problem)
+    return value
+
+
+def _require_whole(value: Any, document: Any, read: Any, declared: Any) -> None:
+    """Raise TypeError for an object of a derived class that would come back without its further fields."""
+    kind = _kind_of(value)
+    if kind is declared or not isinstance(declared, type) or not (_is_object(declared) and isinstance(value, declared)):
+        return
+    if encoded(read) != document:
+        raise TypeError(f"a {kind.__name__} has further fields, which would be lost: declare {kind.__name__}")
+
+
+def _misfit(value: Any, declared: Any) -> str | None:
+    """Say in which way a document is not of a type of documents, None if it is. An unknown type takes anything."""
+    declared = getattr(declared, "__value__", declared)  # an alias
+    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
+    if origin in (typing.Union, types.UnionType):
+        fits = any(_misfit(value, one) is None for one in arguments)
+    elif origin is typing.Literal:
+        fits = value in arguments
+    elif (origin or declared) in (list, dict):
+        fits = isinstance(value, cast("type", origin or declared))
+        if fits and arguments:
+            items: list[Any] = list(cast("Any", value).values()) if isinstance(value, dict) else value
+            return next((said for item in items if (said := _misfit(item, arguments[-1])) is not None), None)
+    elif declared is float:
+        fits = isinstance(value, int | float)
+    else:
+        fits = declared not in (int, str, bool, types.NoneType, None) or isinstance(value, declared or types.NoneType)
+    return None if fits else f"expected {name_of(declared)}, got {type(value).__name__}"
+
+
+def name_of(declared: Any) -> str:
+    """Return the name of a type for people."""
+    plainly = isinstance(declared, type) and not typing.get_args(declared)
+    return declared.__name__ if plainly else str(declared)
+
+
+def is_declarable(value: Any) -> bool:
+    """Return whether a value that is not a document becomes one if its type is declared."""
+    try:
+        document = encoded(value)
+        return document is not value and bool(document != value)
+    except (RecursionError, TypeError, ValueError, NotImplementedError):
+        return False
 
 
 def annotation(function: Any, name: str) -> Any:
@@ -135,6 +215,11 @@ def annotation(function: Any, name: str) -> Any:
 
     Raises `InvalidRequest` if the type exists for type checkers only.
     """
+    raw = _annotation(_unwrapped(function), name)
+    return raw if is_typed(raw) else None
+
+
+def _annotation(function: Any, name: str) -> Any:
     try:
         raw = getattr(function, "__annotations__", {}).get(name)
     except NameError as error:
@@ -144,7 +229,7 @@ def annotation(function: Any, name: str) -> Any:
             raw = _resolved(function, name, raw)
         except NameError as error:
             raise _unresolved(function, name, error) from None
-    return raw if is_typed(raw) else None
+    return raw
 
 
 @functools.lru_cache(maxsize=1024)
@@ -165,8 +250,13 @@ def _closed_over(function: Any) -> dict[str, Any]:
 
 
 def _unwrapped(function: Any) -> Callable[..., Any]:
-    while isinstance(function, functools.partial):
-        function = function.func
+    """Return the function that has the annotations: below partials and decorators, whose names are of other modules."""
+    for _ in range(MOST_WRAPPERS):
+        is_partial = isinstance(function, functools.partial)
+        inner: Any = getattr(function, "func" if is_partial else "__wrapped__", None)
+        if inner is None:
+            break
+        function = inner
     is_plain = isinstance(function, type | types.FunctionType | types.MethodType | types.BuiltinFunctionType)
     called: Callable[..., Any] = function if is_plain else getattr(cast("Any", type(function)), "__call__", function)  # noqa: B004
     return called

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from operator import methodcaller
@@ -20,6 +19,7 @@ from holdfast.nesting import innermost_call, while_open
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from asyncio import Future as AsyncFuture
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 import msgspec
 
-from holdfast.log import DEBUG, ERROR, INFO, WARNING
+from holdfast.log import DEBUG, ERROR, INFO, WARNING, logger_of
 from holdfast.ports.observer import End
 from holdfast.records.observations import Observation, OperationOutcome
 
@@ -31,7 +30,7 @@ class Logging:
     """
 
     def __init__(self, logger: str = "holdfast.operations") -> None:
-        self._logger = logging.getLogger(logger)
+        self._logger = logger_of(logger)
 
     def begin(self, operation: str, system: str, *, steps: bool) -> End | None:  # noqa: ARG002 - all said at the end
         """Skip all measurement for a logger that would drop even errors."""

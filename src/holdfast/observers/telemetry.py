@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.extras import needing
 from holdfast.ports.observer import End
 from holdfast.records.observations import Observation
+from holdfast.records.queue import WorkBatch
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
@@ -16,6 +21,9 @@ SCOPE: Final = "holdfast"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.30.0"
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10)
 """Bucket bounds that the conventions ask for, of a histogram of durations."""
+
+CARRIED: Final = re.compile(r":([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$")
+"""The end of the id of a batch that was enqueued in a trace."""
 
 ROWS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 
@@ -33,7 +41,9 @@ class OpenTelemetry:
     ) -> None:
         with needing("otel", field="observe", purpose="OpenTelemetry"):
             from opentelemetry import context, metrics, trace  # loaded only when tracing is used
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         self._context, self._trace = context, trace
+        self._propagator = TraceContextTextMapPropagator()
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider, schema_url=SCHEMA_URL)
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider, schema_url=SCHEMA_URL)
         self._duration = meter.create_histogram(
@@ -57,6 +67,46 @@ class OpenTelemetry:
         self._reruns = meter.create_counter(
             "holdfast.reruns", unit="{rerun}", description="How often a transaction was run again inside the store."
         )
+
+    # Work that another process runs.
+
+    def carried(self) -> str | None:
+        """Return the current span in the form `traceparent`, None outside of any span."""
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier)
+        return carrier.get("traceparent")
+
+    @contextmanager
+    def handling(self, name: str, batches: Sequence[WorkBatch]) -> Generator[None]:
+        """Run a block as a span below the call that enqueued the first batch. The calls of the others are linked."""
+        places = [self._place(one.batch_id) for one in batches]
+        others = (self._trace.get_current_span(place).get_span_context() for place in places[1:] if place is not None)
+        first = batches[0]
+        with self._tracer.start_as_current_span(
+            name,
+            context=places[0],
+            kind=self._trace.SpanKind.CONSUMER,
+            links=[self._trace.Link(one) for one in others],
+            attributes={
+                "messaging.system": "holdfast",
+                "messaging.operation.type": "process",
+                "messaging.destination.name": first.kind,
+                "messaging.message.id": first.batch_id,
+                "holdfast.session_id": first.session_id,
+                "holdfast.attempt": first.attempts,
+            },
+        ):
+            yield
+
+    def failed(self, error: BaseException) -> None:
+        """Mark the span of the current block as failed, by the class of the error."""
+        span = self._trace.get_current_span()
+        span.set_attribute("error.type", type(error).__name__)
+        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, type(error).__name__))
+
+    def _place(self, batch_id: str) -> Context | None:
+        found = CARRIED.search(batch_id)
+        return None if found is None else self._propagator.extract({"traceparent": found[1]})
 
     def begin(self, operation: str, system: str, *, steps: bool) -> End | None:
         """Start the span. Make it current, unless the caller gets control back before its end."""

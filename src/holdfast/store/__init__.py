@@ -13,6 +13,7 @@ import msgspec
 from holdfast.operations import positions
 from holdfast.ports import Transaction
 from holdfast.ports.freshness import Freshness
+from holdfast.ports.observer import Observer
 from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
 from holdfast.rules import checks
@@ -100,6 +101,11 @@ class Store:
         10000
         """
         return self._context.limits
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """The observers that the store was opened with."""
+        return () if self._context.observing is None else self._context.observing.observers
 
     async def now_ms(self) -> int:
         """Return the time of this store's clock: the server's on PostgreSQL, otherwise the clock it was opened with.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 from holdfast.errors import NestedCall, SessionBindingConflict
 from holdfast.nesting import BlockingCall, calls_in_progress
 from holdfast.rows import SessionRow
-from holdfast.signals import Change
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 class Binding:
@@ -38,6 +40,8 @@ class Binding:
                 self._blocking_call = calls[-1] if calls else None
                 self.committer = call
                 return None
+            from holdfast.signals import Change  # loaded with any backend, and not with the public names
+
             turn: Future[None] = Change()
             self._waiting.append(turn)
             return turn

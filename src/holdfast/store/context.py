@@ -25,7 +25,6 @@ from holdfast.records.limits import SMALLEST_INTEGER, Limits
 from holdfast.rows import AttachmentRow, ObjectRow
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import checks
-from holdfast.signals import Change
 from holdfast.store.binding import Binding, ForgetfulBinding
 from holdfast.store.instrumentation import Observing, observed_class
 
@@ -72,8 +71,9 @@ class Context(msgspec.Struct, frozen=True):
         return Token(self.mint())
 
     def batch_id(self) -> str:
-        """Return a fresh id of a work batch."""
-        return f"batch:{self.mint()}"
+        """Return a fresh id of a work batch. In a trace it ends with the caller's place in it, for the worker."""
+        carried = None if self.observing is None else self.observing.carried()
+        return f"batch:{self.mint()}" if carried is None else f"batch:{self.mint()}:{carried}"
 
     def binding(self, session_id: str | None, incarnation: int | None) -> Binding:
         """Return the binding of a new handle. In a transaction it keeps nothing that a rollback could undo."""
@@ -189,6 +189,8 @@ class Context(msgspec.Struct, frozen=True):
         `Unavailable` is raised only if the database is still away when the time is up. After a change of unknown
         topic, a backend may run `offered` first, which only reads: if it finds nothing, `look` would not, either.
         """
+        from holdfast.signals import Change  # loaded with any backend, and not with the public names
+
         allowed_ms = checks.timeout("timeout_ms", timeout_ms)
         deadline = time.monotonic() + allowed_ms / 1000
         while True:

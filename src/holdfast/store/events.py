@@ -7,15 +7,16 @@ from functools import partial
 from typing import TypeVar
 
 from holdfast import codec
-from holdfast.errors import WaitTimeout
+from holdfast.errors import AlreadyTerminal, UndeclaredSignal, WaitTimeout
 from holdfast.operations import events as event_operations
 from holdfast.operations.topics import event_topic
 from holdfast.ports import Operation
 from holdfast.records.common import Document, Page, Scope
 from holdfast.records.events import AppendReceipt, ProcessEvent
 from holdfast.records.leases import Lease
+from holdfast.records.processes import RESERVED_SIGNALS
 from holdfast.rows import EventFilter
-from holdfast.rules import checks, leases
+from holdfast.rules import checks, leases, runs
 from holdfast.rules import events as event_rules
 from holdfast.rules import processes as rules
 from holdfast.store.context import Context
@@ -95,7 +96,10 @@ class Events:
     ) -> AppendReceipt:
         """Send a process a signal: an event of type `signal.<name>`.
 
-        A run gets any signal, and is due at once if it was suspended. Other processes must have declared the type.
+        A run gets any signal, and is due at once if it was suspended. `UndeclaredSignal` if its handler declares others
+        only, which the store knows from the first claim of the run on. `AlreadyTerminal` if the process has ended: if
+        it continued as a new run, `handle.signal` of `processes.handle(id)` finds that, and this call does not.
+        Processes that are not runs must have declared the type.
 
         >>> kinds = [holdfast.events.EventType("signal.approve")]
         >>> _ = store.processes.register(
@@ -105,7 +109,30 @@ class Events:
         'signal.approve'
         """
         event_type = rules.signal_type("name", name, self._context.limits)
-        return await self._append(process_id, event_type, payload, replay_key=replay_key)
+        if not name.startswith(RESERVED_SIGNALS):
+            await self._require_declared(process_id, name, replay_key)
+        try:
+            return await self._append(process_id, event_type, payload, replay_key=replay_key)
+        except AlreadyTerminal as ended:
+            goes_on = await self._goes_on(ended.process_id)
+            raise AlreadyTerminal(ended.process_id, ended.status, f"signal {name!r}", goes_on) from None
+
+    async def _goes_on(self, process_id: str) -> str | None:
+        """Return the run that an ended one continued as, None if there is none."""
+        row = await self._context.backend.read(lambda tx: tx.find_process(process_id))
+        return None if row is None else rules.process_of(row).continued_as
+
+    async def _require_declared(self, process_id: str, name: str, replay_key: str | None) -> None:
+        """Refuse a signal that the handler of a run does not declare, unless it was sent before."""
+        page = await self._page(self._filter(process_id, 0, self._context.limits.page, type=runs.DECLARED))
+        try:
+            runs.require_declared(process_id, name, page.items[-1].payload if page.items else None)
+        except UndeclaredSignal:
+            if replay_key is None:
+                raise
+            key = self._context.identifier("replay_key", replay_key)
+            if not await self._context.backend.read(lambda tx: event_operations.is_known(tx, process_id, key)):
+                raise
 
     async def request_cancel(self, process_id: str, *, reason: str | None = None) -> AppendReceipt:
         """Ask a process to stop. Idempotent for the same reason.
@@ -117,7 +144,11 @@ class Events:
         payload = {"reason": checks.optional_text("reason", reason, self._context.limits)}
         checked = self._context.identifier("process_id", process_id)
         key = event_rules.cancel_key(checked, payload)
-        return await self._append(checked, event_rules.CANCEL_REQUESTED, payload, replay_key=key)
+        try:
+            return await self._append(checked, event_rules.CANCEL_REQUESTED, payload, replay_key=key)
+        except AlreadyTerminal as ended:
+            goes_on = await self._goes_on(checked)
+            raise AlreadyTerminal(ended.process_id, ended.status, goes_on=goes_on) from None
 
     async def after(
         self, process_id: str, after: int | str = 0, *, type: str | None = None, limit: int = checks.DEFAULT_PAGE

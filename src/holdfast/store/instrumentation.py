@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.interrupts import raised_by_handler
 from holdfast.log import WARNING, log_event
-from holdfast.ports.observer import End, Observer
+from holdfast.ports.observer import End, Observer, Tracing
 from holdfast.records.common import Page
 from holdfast.records.observations import Observation
 from holdfast.rules import observations as rules
@@ -47,6 +47,21 @@ class Observing(msgspec.Struct, frozen=True):
                 if end is not None:
                     ends.append(end)
         return ends
+
+    def carried(self) -> str | None:
+        """Return the place in a trace that work carries to its worker, None if no observer traces."""
+        for observer in self.observers:
+            if isinstance(observer, Tracing):
+                try:
+                    place = observer.carried()
+                except Exception as error:
+                    if raised_by_handler(error):
+                        raise
+                    _blame(observer, error)
+                else:
+                    if place is not None and re.fullmatch(r"[0-9a-f-]{1,100}", place):
+                        return place
+        return None
 
 
 class Watched:

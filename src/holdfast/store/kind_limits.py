@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.operations import limits as operations
 from holdfast.records.common import Page
-from holdfast.records.queue import KindLimit
+from holdfast.records.queue import KindLimit, QueueDepth
 from holdfast.rules import checks
 from holdfast.rules import limits as rules
 from holdfast.store.context import Context
@@ -20,7 +20,8 @@ class KindLimits:
 
         The limits are stored, hold for every worker, and are exact. The newest call wins: it replaces both limits.
         Claims that live already count and keep living, also if there are more than a new limit allows. Work without a
-        key counts for `at_once` only. At the limit, `claim` and `claim_next` find nothing.
+        key counts for `at_once` only. At the limit, `claim` and `claim_next` find nothing. Runs are not work of the
+        queue: a limit has no effect on them, a pause has.
 
         >>> store.queue.set_limit("send-mail", at_once=10, per_key=1).per_key
         1
@@ -62,10 +63,26 @@ class KindLimits:
         start = "" if place is None else place[0]
         return await self._context.backend.read(lambda tx: operations.list_page(tx, after=start, limit=size))
 
+    async def depths(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[QueueDepth]:
+        """Return one page of the kinds that have unsettled work or dead letters, with their counts, by kind.
+
+        Its cost grows with that work, and not with the settled work that is kept.
+
+        >>> _ = store.sessions.create("chat-42").enqueue("hi")
+        >>> [(one.kind, one.ready, one.claimed, one.dead) for one in store.queue.depths()]
+        [('turn', 1, 0, 0)]
+        """
+        place = checks.cursor("depths", after, [str])
+        size = checks.page_size(limit, self._context.limits)
+        start = "" if place is None else place[0]
+        return await self._context.backend.read(lambda tx: operations.depths_page(tx, after=start, limit=size))
+
     async def pause(self, kind: str) -> bool:
         """Let nothing of a kind be claimed, by any worker, until `resume`. Return False if it is paused already.
 
         Claims that live go on. Work can still be enqueued. In a session, work behind a batch of a paused kind waits.
+        Runs of the kind are not claimed either, also if they are asked to cancel. One that a worker holds goes on until
+        it ends or sleeps.
 
         >>> store.queue.pause("send-mail")
         True

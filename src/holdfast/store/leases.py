@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.log import WARNING, log_event
 from holdfast.operations import leases as operations
 from holdfast.records.leases import Lease, LeaseHolder, Resource
 from holdfast.rules import leases as rules
@@ -58,6 +59,22 @@ class Leases:
         """
         held = rules.check_lease("lease", lease, self._context.limits)
         return await self._context.backend.write(lambda tx: operations.release(tx, held))
+
+    async def revoke(self, resource: Resource) -> LeaseHolder | None:
+        """End a lease without its token, as if its time were over. Return the holder that lost it, None if none did.
+
+        For operators, when a holder hangs. Its writes under the lease are refused from now on.
+
+        >>> chat = holdfast.leases.OnSession("chat-42")
+        >>> _ = store.leases.claim(chat, owner_id="worker-1")
+        >>> store.leases.revoke(chat).owner_id
+        'worker-1'
+        """
+        wanted = rules.check_resource("resource", resource, self._context.limits)
+        found = await self._context.backend.write(lambda tx: operations.revoke(tx, wanted))
+        if found is not None:
+            log_event("remedy", WARNING, "the lease on %(resource)s was revoked", resource=rules.describe(wanted))
+        return found
 
     async def holder(self, resource: Resource) -> LeaseHolder | None:
         """Return the current holder of a lease, without its token; None if there is none.

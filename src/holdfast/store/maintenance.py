@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,6 +35,9 @@ from holdfast.rules import maintenance as rules
 from holdfast.rules import verification as verification_rules
 from holdfast.store.context import Context
 from holdfast.table_catalog import table_of
+
+if TYPE_CHECKING:
+    from holdfast.records.explanations import Explanation
 
 BATCH = 1_000
 FAMILIES = 100
@@ -185,7 +189,8 @@ class Maintenance:
     ) -> PruneReport:
         """Forget what the policy allows, in bounded transactions. `max_rows` stops early, and the next call goes on.
 
-        A turn id, source key, process id or idempotency key is remembered as long as the row that it made.
+        A turn id, source key, process id or idempotency key is remembered as long as the row that it made. An ended
+        child run is kept until its parent has read its result, or has ended.
 
         >>> policy = holdfast.RetentionPolicy(keep_revisions=10)
         >>> store.maintenance.prune(policy, dry_run=True).revisions
@@ -278,18 +283,58 @@ class Maintenance:
         context.refuse_within("a diagnosis")
         whole = checks.flag("integrity", integrity)
         concerns: list[Concern] = []
-        facts = None
+        facts = stuck = None
         here = SystemClock()
         began_ms = here.now_ms()
         try:
             facts = await context.backend.read(diagnosis.facts)
             trip_ms = max(0, here.now_ms() - began_ms)
-            concerns += diagnosis_rules.diagnose(facts, local_ms=began_ms + trip_ms // 2, trip_ms=trip_ms)
+            stuck = await context.backend.read(diagnosis.stuck)
+            concerns += diagnosis_rules.diagnose(facts, stuck, local_ms=began_ms + trip_ms // 2, trip_ms=trip_ms)
             problems = await context.backend.read(diagnosis.structures) if whole else []
         except Corrupt as error:
             problems = [error.reason]
         concerns += map(diagnosis_rules.damaged, problems)
-        return Diagnosis(diagnosis_rules.by_level(concerns), facts)
+        return Diagnosis(diagnosis_rules.by_level(concerns), facts, stuck)
+
+    async def explain_session(self, session_id: str) -> Explanation:
+        """Say why a session is where it is, and which command helps. Changes nothing.
+
+        Each cause says since when, who holds it, and what happens next by itself.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}]))
+        >>> why = store.maintenance.explain_session("chat-42")
+        >>> why.standing, [cause.name for cause in why.causes]
+        ('stuck', ['no-worker'])
+        """
+        from holdfast.operations.explanations import explain_session
+
+        checked = self._context.identifier("session_id", session_id)
+        return await self._context.backend.read(lambda tx: explain_session(tx, checked))
+
+    async def explain_process(self, process_id: str) -> Explanation:
+        """Say what a process waits for, as `explain_session` does.
+
+        >>> _ = store.processes.start("research", id="run-1")
+        >>> store.maintenance.explain_process("run-1").causes[0].name
+        'no-worker'
+        """
+        from holdfast.operations.explanations import explain_process
+
+        checked = self._context.identifier("process_id", process_id)
+        return await self._context.backend.read(lambda tx: explain_process(tx, checked))
+
+    async def explain_schedule(self, name: str) -> Explanation:
+        """Say when a schedule fires, or why it does not, as `explain_session` does.
+
+        >>> _ = store.schedules.put("nightly", "0 3 * * *")
+        >>> store.maintenance.explain_schedule("nightly").standing
+        'waits'
+        """
+        from holdfast.operations.explanations import explain_schedule
+
+        checked = self._context.identifier("name", name)
+        return await self._context.backend.read(lambda tx: explain_schedule(tx, checked))
 
     async def verify(self, *, progress: Callable[[Progress], None] | None = None) -> VerifyReport:
         """Read everything and report damage: refs that do not resolve, hashes that do not match, chains with gaps.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from contextvars import ContextVar
-from typing import Any, Literal, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -14,6 +13,9 @@ from holdfast.ports import Backend, Begun, IsLeft, Operation, Promises, Transact
 from holdfast.ports.fast_paths import FastPaths
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 

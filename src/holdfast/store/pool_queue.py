@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import Corrupt
+from holdfast.log import WARNING, log_event
 from holdfast.operations import pool_queue, ready, settlement
 from holdfast.operations.pool_queue import NextRequest
 from holdfast.ports import Transaction
@@ -215,6 +216,23 @@ class PoolQueue(KindLimits):
         session = self._context.identifier("session_id", session_id)
         batch = self._context.identifier("batch_id", batch_id)
         return await self._context.backend.write(lambda tx: settlement.drop(tx, session, batch))
+
+    async def release(self, session_id: str, batch_id: str) -> tuple[WorkBatch, ...]:
+        """End the claim on a batch without its token, as if its time were over. Return the batches of the claim.
+
+        For operators, when the claim's owner hangs or is gone. The attempt counts. Empty if no claim holds the batch.
+
+        >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> claim = store.queue.claim_next(owner_id="worker-1")
+        >>> [one.state for one in store.queue.release("chat-42", batch.batch_id)]
+        ['pending']
+        """
+        session = self._context.identifier("session_id", session_id)
+        batch = self._context.identifier("batch_id", batch_id)
+        released = await self._context.backend.write(lambda tx: settlement.release(tx, session, batch))
+        if released:
+            log_event("remedy", WARNING, "the claim on %(count)s batches was released", count=len(released))
+        return released
 
     async def wait_settled(self, session_id: str, batch_id: str, *, timeout_ms: int) -> WorkBatch:
         """Return a batch once it is settled; `WaitTimeout` if that does not happen in time.

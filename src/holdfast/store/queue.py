@@ -34,6 +34,18 @@ class Queue(PoolQueue):
         """
         return await enqueued(self._context, "draft", draft)
 
+    async def restore(self, draft: WorkDraft) -> WorkBatch:
+        """Enqueue work of another store, also the wake of a process, whose source key `enqueue` refuses.
+
+        Never call it with a source key that a client chooses: work under the key of a wake is believed to tell the end
+        of a run.
+
+        >>> draft = holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}], source_key="wake:1")
+        >>> store.queue.restore(draft).source_key
+        'wake:1'
+        """
+        return await enqueued(self._context, "draft", draft, restores=True)
+
     async def claim(
         self,
         session_id: str,
@@ -289,9 +301,11 @@ class Queue(PoolQueue):
         await self._context.wait_until(lambda: topic[0], look, timeout_ms, f"claimable work in session {session!r}")
 
 
-async def enqueued(context: Context, field: str, draft: object, incarnation: int | None = None) -> WorkBatch:
+async def enqueued(
+    context: Context, field: str, draft: object, incarnation: int | None = None, *, restores: bool = False
+) -> WorkBatch:
     """Enqueue a draft, in no later incarnation of its session if one is given. Errors name `field`."""
-    intent, heavy = await context.prepared(rules.check_draft, field, draft, context.limits)
+    intent, heavy = await context.prepared(rules.check_draft, field, draft, context.limits, restores=restores)
     batch_id = context.batch_id()
     return await context.backend.write(
         lambda tx: operations.enqueue(tx, intent, batch_id, incarnation),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from holdfast.errors import Unavailable
 from holdfast.interrupts import raised_by_handler
@@ -18,6 +18,9 @@ from holdfast.rules import checks
 from holdfast.rules import streams as stream_rules
 from holdfast.store.binding import Binding
 from holdfast.store.context import Context
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 INTERRUPTED = "interrupted"
 """The reason of an interrupt that gives none."""
@@ -34,7 +37,7 @@ class ReachableSession:
     async def pause(self) -> bool:
         """Let nothing in the session's queue be claimed until `resume`. Return False if it is paused already.
 
-        A claim that lives goes on, and work can still be enqueued.
+        A claim that lives goes on, and work can still be enqueued. `UnknownSession` if there is no session of this id.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.pause()
@@ -51,6 +54,8 @@ class ReachableSession:
 
     async def resume(self) -> bool:
         """End the pause of the session, and wake waiting workers. Return False if it is not paused.
+
+        `UnknownSession` if there is no session of this id.
 
         >>> store.sessions.create("chat-42").resume()
         False
@@ -144,6 +149,8 @@ class ReachableSession:
 
     def _watch(self, session_id: str) -> Future[None]:
         """Return a future of the next change of the session's queue or of what its turns emit."""
+        from concurrent.futures import Future, InvalidStateError  # loaded with any backend
+
         change: Future[None] = Future()
         watched = [
             self._context.backend.watch(topic)
@@ -151,7 +158,7 @@ class ReachableSession:
         ]
 
         def wake(_: Future[None]) -> None:
-            with suppress(Exception):  # the other topic changed at the same time, or the follower is gone
+            with suppress(InvalidStateError):  # the other topic changed at the same time, or the follower is gone
                 change.set_result(None)
 
         def forget(_: Future[None]) -> None:

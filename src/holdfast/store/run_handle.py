@@ -15,6 +15,7 @@ from holdfast.errors import AlreadyTerminal, InvalidRequest, UnknownProcess, Wai
 from holdfast.records.common import Document
 from holdfast.records.events import AppendReceipt, ProcessEvent
 from holdfast.records.processes import Completed, Process, ProcessOutcome, StartReceipt
+from holdfast.run_chains import is_in_chain, may_be_in_chain
 from holdfast.store.artifacts import Artifacts
 from holdfast.store.context import Context
 from holdfast.store.events import FOLLOW_STRETCH_MS, Events
@@ -100,7 +101,9 @@ class RunHandle:
         try:
             return typed_values.decoded(value, declared)
         except (TypeError, msgspec.ValidationError) as error:
-            raise InvalidRequest("declared", f"the result of run {self.id!r} is no {declared}: {error}") from error
+            raise InvalidRequest(
+                "declared", f"the result of run {self.id!r} is no {typed_values.name_of(declared)}: {error}"
+            ) from error
 
     async def outcome(self, *, timeout_ms: int | None = None) -> ProcessOutcome:
         """Return the outcome once the run has ended; `WaitTimeout` if it has not ended in time.
@@ -141,7 +144,8 @@ class RunHandle:
     async def follow(self, after: int | str = 0, *, timeout_ms: int | None = None) -> AsyncIterator[ProcessEvent]:
         """Yield every event after a cursor as it comes, each once, and end after the last event of the run.
 
-        A cursor is `event.cursor` of the last event that was seen: a reader that reconnects goes on there.
+        A cursor is `event.cursor` of the last event that was seen: a reader that reconnects goes on there. Raises
+        `InvalidRequest` for a cursor of another run, unless one of the two continues or retries the other.
 
         >>> run = store.processes.start("research", id="run-1")
         >>> _ = store.events.append("run-1", "progress", {"found": 1})
@@ -150,6 +154,8 @@ class RunHandle:
         (['progress', 'process.completed'], ['process.completed'])
         """
         id, sequence = (self.id, after) if isinstance(after, int) else _parsed(after)
+        if id != self.id:
+            await self._require_own(id)
         while True:
             async for event in self._events.follow(id, after=sequence, timeout_ms=timeout_ms):
                 yield event
@@ -158,13 +164,28 @@ class RunHandle:
                 return
             id, sequence = process.continued_as, 0
 
+    async def _require_own(self, id: str) -> None:
+        """Raise `InvalidRequest` for the cursor of a run outside of this chain: a browser may send any cursor."""
+        # Before a read: the answer must not say whether the other run exists.
+        found = await self._processes.get(id) if may_be_in_chain(id, self.id) else None
+        own = None if found is None else await self._processes.get(self.id)
+        cause = None if own is None else own.provenance.caused_by
+        if found is None or not is_in_chain(id, found.provenance.caused_by, self.id, cause, known=own is not None):
+            raise InvalidRequest("after", f"is not a cursor of run {self.id!r}, nor of a stored run of its chain")
+
     async def signal(self, name: str, payload: Document = None, *, replay_key: str | None = None) -> AppendReceipt:
-        """Send the run a signal; `AlreadyTerminal` if it has ended.
+        """Send the run a signal; `AlreadyTerminal` if it has ended, `UndeclaredSignal` if its handler declares others.
+
+        A repeat with the same replay key is sent once, also if the run continued as new ones meanwhile.
 
         >>> store.processes.start("research", id="run-1").signal("approve", {"by": "ada"}).event.type
         'signal.approve'
         """
-        return await self._on_newest(lambda run_id: self._events.signal(run_id, name, payload, replay_key=replay_key))
+
+        async def send(run_id: str) -> AppendReceipt:
+            return await self._events.signal(run_id, name, payload, replay_key=replay_key)
+
+        return await self._on_newest(send, each=replay_key is not None)
 
     async def cancel(self, *, reason: str | None = None) -> AppendReceipt:
         """Ask the run to stop; `AlreadyTerminal` if it has ended.
@@ -174,16 +195,18 @@ class RunHandle:
         """
         return await self._on_newest(lambda run_id: self._events.request_cancel(run_id, reason=reason))
 
-    async def _on_newest(self, send: Callable[[str], Awaitable[AppendReceipt]]) -> AppendReceipt:
+    async def _on_newest(self, send: Callable[[str], Awaitable[AppendReceipt]], *, each: bool = False) -> AppendReceipt:
+        """Send to the newest run of the chain; with `each`, to one after another until one takes it, or did before."""
         id = self.id
         while True:
             try:
                 return await send(id)
             except AlreadyTerminal:
-                newest = await self.newest_id()
-                if newest == id:
+                process = await self._processes.get(id)
+                following = None if process is None else process.continued_as
+                if following is None:
                     raise
-                id = newest
+                id = following if each else await self.newest_id()
 
 
 def _parsed(cursor: object) -> tuple[str, int]:

@@ -9,8 +9,9 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import Corrupt, InvalidRequest
+from holdfast.log import WARNING, log_event
 from holdfast.operations import processes as operations
-from holdfast.operations import runs
+from holdfast.operations import retrying, runs
 from holdfast.operations.runs import NextRequest
 from holdfast.operations.topics import ANY_RUN
 from holdfast.ports import Transaction
@@ -79,6 +80,32 @@ class RunProcesses:
         run.receipt = msgspec.structs.replace(receipt, created=True) if id is None else receipt
         return run
 
+    async def retry(self, process_id: str) -> RunHandle:
+        """Run again what ended without a result: start a new run that begins with the recorded steps of this one.
+
+        The ended run stays as it is, and `process.retries` of the new one names it. Results of steps and signals are
+        copied; failed attempts are not, so that what failed runs again, with the same `run.key`. Runs below it that
+        failed or were cancelled are retried with it. Idempotent: a repeat returns the same run, with `created` False.
+        `NotRetryable` if the run has not ended or has a result.
+
+        >>> _ = store.processes.start("research", id="run-1")
+        >>> _ = store.processes.complete("run-1", holdfast.processes.Failed("no answer"))
+        >>> retried = store.processes.retry("run-1")
+        >>> retried.id, retried.process.retries, store.processes.retry("run-1").created
+        ('run-1~2', 'run-1', False)
+        """
+        checked, limits = self._context.identifier("process_id", process_id), self._context.limits
+        receipt = await self._context.backend.write(
+            lambda tx: retrying.retry(tx, checked, limits), idempotent=True, heavy=True
+        )
+        run = self.handle(receipt.process.id)
+        run.receipt = receipt
+        if receipt.created:
+            log_event(
+                "remedy", WARNING, "run %(process_id)s was retried as %(retry)s", process_id=checked, retry=run.id
+            )
+        return run
+
     def handle(self, process_id: str) -> RunHandle:
         """Return a handle on a run, existing or not. Reads nothing.
 
@@ -108,9 +135,10 @@ class RunProcesses:
     ) -> RunClaim | None:
         """Claim the run that has been due longest: take its lease and count the attempt. None if none can be claimed.
 
-        A kind is a name, for all its versions, or a name and one version. A run under a live lease is not claimed, and
-        an `external` one never. None is certain: nothing could be claimed when the last lock was taken. `Corrupt` names
-        a damaged run, which does not come again for `ttl_ms`: go on with the others.
+        A kind is a name, for all its versions, or a name and one version. A run under a live lease is not claimed, nor
+        is one of a paused kind (`queue.pause`), and an `external` one never. None is certain: nothing could be claimed
+        when the last lock was taken. `Corrupt` names a damaged run, which does not come again for `ttl_ms`: go on with
+        the others.
 
         If an earlier holder's lease expired, `claim.takeover` is True. An `owner_bound` run of such a holder must not
         be run: `claim.must_abandon` says so. End it with `complete` and `Abandoned`.
@@ -155,13 +183,22 @@ class RunProcesses:
         await self._context.wait_until(ANY_RUN, look, timeout_ms, "a claimable run", offered=offered)
 
     async def suspend(
-        self, lease: Lease, *, seen: int, due_at_ms: int | None = None, wait: SignalWait | None = None
+        self,
+        lease: Lease,
+        *,
+        seen: int,
+        due_at_ms: int | None = None,
+        wait: SignalWait | None = None,
+        error: str | None = None,
     ) -> Process:
         """Give a run's lease back and let it sleep until `due_at_ms` or until it gets a signal, whichever is first.
 
         `seen` is the sequence of the last event that the caller has read. If the log goes on after it, the run is due
         at once, so that no signal is missed. A request to cancel wakes the run, too. The attempts count from 0 again.
         `LeaseLost` if the lease is not held any more.
+
+        With an `error` the run is held until `due_at_ms`: this worker cannot run it, and another may. Neither this
+        attempt counts, nor do the attempts count from 0 again; `process.is_held` is True, and `last_error` says why.
 
         >>> _ = store.processes.start("research", id="run-1")
         >>> claim = store.processes.claim_next(owner_id="worker-1")
@@ -181,6 +218,7 @@ class RunProcesses:
             seen=checks.whole("seen", seen),
             due_at_ms=checks.optional_whole("due_at_ms", due_at_ms),
             wait=None if wait is None else rules.check_wait(wait, limits),
+            error=checks.optional_text("error", error, limits),
         )
         run_rules.check_sleep(asked)
         return await self._context.backend.write(lambda tx: runs.suspend(tx, held, asked))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 from holdfast.errors import InvalidRequest, LeaseHeld, SessionBindingConflict, WaitTimeout
 from holdfast.operations import attachments, commits, queue, sessions
@@ -12,17 +12,19 @@ from holdfast.operations.ready import queue_topic
 from holdfast.ports import Operation, Transaction
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
 from holdfast.records.common import Document, Page
-from holdfast.records.graph import ActivePath, Append, FullGraph, Node, ReadScope
+from holdfast.records.graph import ActivePath, Append, FullGraph, IdRange, Node, ReadScope
 from holdfast.records.leases import OnSession
 from holdfast.records.limits import Limits
 from holdfast.records.queue import TURN, Delivery, MergeKey, Slot, WorkBatch, WorkClaim, WorkDraft
 from holdfast.records.sessions import SessionMeta
 from holdfast.rows import RevisionRow, SessionRow, ViewQuery
-from holdfast.rules import checks
+from holdfast.rules import checks, node_ranges, tombstones
 from holdfast.rules import commits as commit_rules
 from holdfast.rules import graph as graph_rules
+from holdfast.rules import labels as label_rules
 from holdfast.rules import leases as lease_rules
 from holdfast.rules import sessions as rules
+from holdfast.store.artifacts import Artifacts
 from holdfast.store.attachments import SessionAttachments
 from holdfast.store.context import Context
 from holdfast.store.queue import Queue, enqueued
@@ -74,9 +76,9 @@ class Session(ReachableSession):
         'some-model'
         """
         address = self._binding.address()
-        row = await self._context.backend.read(lambda tx: sessions.find(tx, address))
+        row, labels = await self._context.backend.read(lambda tx: sessions.find_meta(tx, address))
         self._binding.learn(row)
-        return None if row is None else await self._context.computed(rules.meta_of, row)
+        return None if row is None else await self._context.computed(rules.meta_of, row, labels)
 
     async def save_meta(self, meta: SessionMeta) -> None:
         """Replace the session's metadata.
@@ -95,8 +97,28 @@ class Session(ReachableSession):
         )
         self._binding.learn(row)
 
-    async def load(self, scope: ReadScope = ActivePath(), *, at: int | None = None) -> SessionView | None:  # noqa: B008 - a frozen value
+    async def set_labels(self, labels: Mapping[str, str | None]) -> dict[str, str]:
+        """Change some of the session's labels, and return all of them. None removes one; the others stay.
+
+        Raises UnknownSession if the session was never made. `Limits` bounds their number and their length.
+
+        >>> session = store.sessions.create("chat-42", labels={"user": "u1", "draft": "yes"})
+        >>> session.set_labels({"draft": None, "project": "home"})
+        {'project': 'home', 'user': 'u1'}
+        """
+        address = self._binding.address()
+        limits = self._context.limits
+        changes = label_rules.check_changes("labels", labels, limits)
+        row, stored = await self._context.backend.write(
+            lambda tx: sessions.set_labels(tx, address, changes, limits), idempotent=True
+        )
+        self._binding.learn(row)
+        return stored
+
+    async def load(self, scope: ReadScope = ActivePath(), *, at: int | str | None = None) -> SessionView | None:  # noqa: B008 - a frozen value
         """Return a snapshot of the session, now or at a retained revision; None if nothing was ever committed or added.
+
+        `at` is a revision, the id of a turn, or the id of a node that a turn added: then the revision is that turn's.
 
         >>> session = store.sessions.create("chat-42")
         >>> nodes = [holdfast.Node("n1", payload="hi"), holdfast.Node("n2", parent="n1", payload="hello")]
@@ -104,14 +126,19 @@ class Session(ReachableSession):
         >>> view = session.load(holdfast.sessions.ActivePath(last=1))
         >>> [node.payload for node in view.graph.nodes], view.revision
         (['hello'], 1)
+        >>> _ = session.commit(holdfast.Commit(turn_id="turn-2", graph=holdfast.Append([holdfast.Node(payload="bye")])))
+        >>> session.load(at="turn-2").revision, session.load(at="n2").revision
+        (2, 1)
         """
         checked = checks.instance("scope", scope, (ActivePath, FullGraph))
         if isinstance(checked, ActivePath):
             checks.optional_identifier("scope.leaf", checked.leaf, self._context.limits)
             checks.optional_whole("scope.last", checked.last)
+        if isinstance(at, str):
+            return await self._load(checked, self._context.identifier("at", at))
         return await self._load(checked, checks.optional_whole("at", at, least=1))
 
-    async def _load(self, checked: ReadScope, at: int | None) -> SessionView | None:
+    async def _load(self, checked: ReadScope, at: int | str | None) -> SessionView | None:
         address = self._binding.address()
         most = self._context.limits.load_bytes
         newest = ViewQuery(address[0], checked.last) if _is_newest_path(checked, at) else None
@@ -131,12 +158,16 @@ class Session(ReachableSession):
         self,
         *,
         kind: str | None = None,
+        ids: IdRange | None = None,
         at: int | None = None,
         after: str | None = None,
         newest_first: bool = False,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[Node]:
         """Return one page of the session's nodes in insertion order or newest first, at revision `at` if given.
+
+        With `ids`, return only nodes whose ids lie in a range, in the order of their ids; `newest_first` then begins
+        with the greatest id. Reads those nodes and no others: ids with a common prefix are a group.
 
         A cursor is refused once the graph was replaced, because its pages would mix two graphs. Pages at a revision go
         on.
@@ -145,14 +176,32 @@ class Session(ReachableSession):
         >>> _ = session.add_nodes([holdfast.Node("n1"), holdfast.Node("n2", kind="note")])
         >>> [node.id for node in session.nodes(kind="note")]
         ['n2']
+        >>> _ = session.add_nodes([holdfast.Node("call-7/b"), holdfast.Node("call-7/a"), holdfast.Node("call-8/a")])
+        >>> [node.id for node in session.nodes(ids=holdfast.sessions.IdRange.prefix("call-7/"))]
+        ['call-7/a', 'call-7/b']
         """
         address = self._binding.address()
         limits = self._context.limits
-        place = checks.cursor("nodes", after, [int, int])
         checked_kind = checks.optional_identifier("kind", kind, limits)
         seen_at = checks.optional_whole("at", at, least=1)
         descending = checks.flag("newest_first", newest_first)
         size = checks.page_size(limit, limits)
+        if ids is not None:
+            id_range = node_ranges.check_ids("ids", ids, limits)
+            id_place = checks.cursor("nodes by id", after, [str, int])
+            return await self._read(
+                lambda tx: sessions.nodes_by_id_page(
+                    tx,
+                    address,
+                    id_range,
+                    kind=checked_kind,
+                    at=seen_at,
+                    after=None if id_place is None else (id_place[0], id_place[1]),
+                    newest_first=descending,
+                    limit=size,
+                )
+            )
+        place = checks.cursor("nodes", after, [int, int])
         return await self._read(
             lambda tx: sessions.nodes_page(
                 tx,
@@ -275,7 +324,8 @@ class Session(ReachableSession):
             facet = self._context.facet(Queue)(self._context)
             return await facet.claim(held.session_id, owner_id=held.owner_id, ttl_ms=ttl_ms, holding=held)
 
-        return Turn(self, checked, held, load, widen, Emitter(self._context, checked))
+        artifacts = self._context.facet(Artifacts)(self._context)
+        return Turn(self, checked, held, load, widen, Emitter(self._context, checked), artifacts=artifacts)
 
     async def append(
         self, *payloads: Document, turn_id: str | None = None, wait_ms: int = APPEND_WAIT_MS
@@ -367,19 +417,28 @@ class Session(ReachableSession):
         view = await self._load(ActivePath(last=checks.optional_whole("last", last)), None)
         return [] if view is None else [node.payload for node in view.graph.nodes]
 
-    async def add_nodes(self, nodes: Sequence[Node]) -> NodesReceipt:
+    async def add_nodes(
+        self, nodes: Sequence[Node], *, on_conflict: Literal["refuse", "keep"] = "refuse"
+    ) -> NodesReceipt:
         """Add nodes beside the path. Makes no revision and does not move the head. Idempotent by id.
 
         Each node needs an id. Without a parent it follows the one before it, and the first follows the head's leaf. A
-        tombstoned node that is sent again stays hidden.
+        tombstoned node that is sent again stays hidden. A stored node with other content under the same id is
+        `NodeConflict`; with `on_conflict="keep"` the stored one stays, and the other nodes are added.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.add_nodes([holdfast.Node("note-1", payload="seen")]).added
         1
+        >>> receipt = session.add_nodes(
+        ...     [holdfast.Node("note-1", payload="changed"), holdfast.Node("note-2")], on_conflict="keep"
+        ... )
+        >>> receipt.added, receipt.kept, session.load_node("note-1").payload
+        (1, 1, 'seen')
         """
         address = self._binding.address()
+        keep = checks.one_of("on_conflict", on_conflict, ("refuse", "keep")) == "keep"
         intents, heavy = await self._context.prepared(graph_rules.check_nodes, "nodes", nodes, self._context.limits)
-        return await self._write(lambda tx: commits.add_nodes(tx, address, intents), heavy=heavy)
+        return await self._write(lambda tx: commits.add_nodes(tx, address, intents, keep=keep), heavy=heavy)
 
     async def history(
         self, *, after: str | None = None, newest_first: bool = False, limit: int = checks.DEFAULT_PAGE
@@ -406,6 +465,7 @@ class Session(ReachableSession):
 
         The path ends below a hidden node: the nodes above it are no longer part of the conversation, and later turns go
         on from the rest. A node cannot follow a hidden one: if the leaf is hidden, commit `Unchanged(leaf=…)` first.
+        `Commit(tombstones=…)` hides nodes together with a turn.
         Forks that share the nodes lose them, too. A fork may hide inherited nodes only once the source is deleted.
 
         >>> session = store.sessions.create("chat-42")
@@ -414,9 +474,7 @@ class Session(ReachableSession):
         1
         """
         address = self._binding.address()
-        limits = self._context.limits
-        ids = checks.sequence("node_ids", node_ids, most=limits.commit_nodes)
-        checked = [checks.identifier(f"node_ids[{index}]", one, limits) for index, one in enumerate(ids)]
+        checked = tombstones.check_ids("node_ids", node_ids, self._context.limits)
         return await self._write(lambda tx: commits.tombstone(tx, address, checked))
 
 
@@ -426,6 +484,6 @@ def _check_payloads(payloads: Sequence[Document], limits: Limits) -> None:
         checks.document(f"payloads[{index}]", payload, limits)
 
 
-def _is_newest_path(scope: ReadScope, at: int | None) -> TypeGuard[ActivePath]:
+def _is_newest_path(scope: ReadScope, at: int | str | None) -> TypeGuard[ActivePath]:
     """Return whether a load reads the path to the newest leaf, which one statement can fetch."""
     return isinstance(scope, ActivePath) and scope.leaf is None and at is None

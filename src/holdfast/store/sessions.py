@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
-from holdfast.errors import SessionExists, Unavailable
-from holdfast.operations import deletion
+from holdfast.errors import SessionBindingConflict, SessionExists, Unavailable
+from holdfast.label_rows import SessionFilter, SessionOrder
+from holdfast.operations import deletion, forks
 from holdfast.operations import sessions as operations
+from holdfast.records.commits import Commit
 from holdfast.records.common import Page
+from holdfast.records.graph import IdRange
 from holdfast.records.sessions import Child, Relation, Root, SessionDeletionReport, SessionMeta, SessionSummary
-from holdfast.rows import SessionFilter
+from holdfast.rows import SessionRow
 from holdfast.rules import checks
+from holdfast.rules import commits as commit_rules
+from holdfast.rules import labels as label_rules
 from holdfast.rules import sessions as rules
 from holdfast.store.context import Context
 from holdfast.store.session import Session
 
 ERASED_A_STEP = 1_000
 """Most revisions, nodes and blobs, each, that one transaction of a deletion drops."""
+
+NONE: Final[Mapping[str, str]] = MappingProxyType({})
+LISTINGS: Final[dict[SessionOrder, tuple[str, list[type]]]] = {
+    "made": ("sessions", [int]),
+    "id": ("sessions by id", [str]),
+    "changed": ("changed sessions", [int, int]),
+    "newest": ("newest sessions", [int, int]),
+}
+"""For each order the name that its cursors bear, and the types of a place."""
 
 
 class Sessions:
@@ -37,14 +54,16 @@ class Sessions:
         model: str | None = None,
         cwd: str | None = None,
         relation: Relation = Root(),  # noqa: B008 - a frozen value
+        labels: Mapping[str, str] = NONE,
     ) -> Session:
         """Return a handle on the session, created now if it is absent. Existing metadata is never overwritten.
 
-        An id that was deleted starts anew; handles of the deleted session stay dead.
+        An id that was deleted starts anew; handles of the deleted session stay dead. `labels` are small texts by which
+        sessions are listed; `session.set_labels` changes them.
 
-        >>> session = store.sessions.create("chat-42", name="First steps", owner="ada")
-        >>> session.meta().name
-        'First steps'
+        >>> session = store.sessions.create("chat-42", name="First steps", owner="ada", labels={"project": "home"})
+        >>> session.meta().name, session.meta().labels
+        ('First steps', {'project': 'home'})
         """
         self._context.identifier("session_id", session_id)
         meta, heavy = await self._context.prepared(
@@ -57,6 +76,7 @@ class Sessions:
                 owner=owner,
                 cwd=cwd,
                 relation=relation,
+                labels=label_rules.check("labels", labels, self._context.limits),
             ),
             self._context.limits,
             within="",
@@ -101,27 +121,46 @@ class Sessions:
         *,
         owner: str | None = None,
         parent: str | None = None,
+        prefix: str | None = None,
+        labels: Mapping[str, str] = NONE,
         changed_since_ms: int | None = None,
+        newest_first: bool = False,
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[SessionSummary]:
         """Return one page of the sessions that exist, in the order in which they were made.
 
-        With `changed_since_ms` it is a feed instead: sessions that changed at or after that time, in the order of their
-        last change, which is exact to the minute.
+        With `labels`, only sessions that have all of these. With `prefix`, only sessions whose id begins with it, in
+        the order of their ids.
 
-        >>> _ = store.sessions.create("a", owner="ada"), store.sessions.create("b", owner="bob")
+        With `changed_since_ms` it is a feed instead: sessions that changed at or after that time, in the order of their
+        last change, which is exact to the minute. `newest_first` reverses that order, with and without a time: a
+        session that changes while pages are read moves to the front, and later pages do not have it.
+
+        >>> _ = store.sessions.create("a", owner="ada"), store.sessions.create("b", labels={"user": "u1"})
         >>> [summary.session_id for summary in store.sessions.list(owner="ada")]
         ['a']
+        >>> [summary.session_id for summary in store.sessions.list(labels={"user": "u1"}, newest_first=True)]
+        ['b']
         """
         limits = self._context.limits
-        listing = "sessions" if changed_since_ms is None else "changed sessions"
+        begins_with = checks.optional_text("prefix", prefix, limits)
+        since_ms = checks.optional_whole("changed_since_ms", changed_since_ms)
+        ids = IdRange() if begins_with is None else IdRange.prefix(begins_with)
+        order = label_rules.order_of(
+            by_prefix=begins_with is not None, since_ms=since_ms, newest_first=checks.flag("newest_first", newest_first)
+        )
+        listing, place = LISTINGS[order]
         filter = SessionFilter(
             limit=checks.page_size(limit, limits),
             owner=checks.optional_identifier("owner", owner, limits),
             parent=checks.optional_identifier("parent", parent, limits),
-            changed_since_ms=checks.optional_whole("changed_since_ms", changed_since_ms),
-            after=checks.cursor(listing, after, [int] if changed_since_ms is None else [int, int]),
+            changed_since_ms=since_ms,
+            after=checks.cursor(listing, after, place),
+            first_id=ids.first,
+            before_id=ids.before,
+            labels=tuple(label_rules.check("labels", labels, limits).items()),
+            order=order,
         )
         return await self._context.backend.read(lambda tx: operations.list_page(tx, filter, listing))
 
@@ -133,17 +172,28 @@ class Sessions:
         at: str | int | None = None,
         name: str | None = None,
         owner: str | None = None,
+        labels: Mapping[str, str] = NONE,
+        commit: Commit | None = None,
     ) -> Session:
         """Create a session that shares the source's nodes up to a point: now, a revision, or a node.
 
         The fork starts at revision 1 with the checkpoint, frames and configuration of that point. A node that ended
-        a turn brings that turn's state while the turn is retained; any other node brings none.
+        a turn brings that turn's state while the turn is retained; any other node brings none. Metadata is not
+        inherited: the fork has the name, owner and labels that are given here.
+
+        `commit` is the fork's first turn, in the same transaction: if it is refused, there is no fork. With a turn
+        id, the same call again returns a handle on the fork that it made; without one it is `SessionExists`, as for
+        a fork alone. The turn sent again by `fork.commit` returns its receipt.
 
         >>> draft = holdfast.Append([holdfast.Node("n1"), holdfast.Node("n2", parent="n1")], leaf="n2")
         >>> _ = store.sessions.handle("chat-42").commit(holdfast.Commit(graph=draft))
         >>> fork = store.sessions.fork("chat-42", at="n1", into="chat-43")
         >>> [node.id for node in fork.load().graph.nodes]
         ['n1']
+        >>> redo = holdfast.Commit(turn_id="redo", graph=holdfast.Append([holdfast.Node("n3", payload="better")]))
+        >>> fork = store.sessions.fork("chat-42", at="n1", into="chat-44", commit=redo)
+        >>> [node.id for node in fork.load().graph.nodes], fork.commit(redo).replayed
+        (['n1', 'n3'], True)
         """
         limits = self._context.limits
         origin = checks.identifier("source", source, limits)
@@ -152,25 +202,83 @@ class Sessions:
         else:
             checks.optional_whole("at", at, least=1)
         checks.identifier("into", into, limits)
-        draft = SessionMeta(into, into if name is None else name, 0, owner=owner, relation=Child(origin))
-        meta = rules.check_meta(draft, limits, within="", id_field="into")
-        row = await self._context.backend.write(
-            lambda tx: operations.fork(tx, (origin, None), at, rules.created(meta, tx.now_ms), limits)
+        draft = SessionMeta(
+            into,
+            into if name is None else name,
+            0,
+            owner=owner,
+            relation=Child(origin),
+            labels=label_rules.check("labels", labels, limits),
         )
+        meta = rules.check_meta(draft, limits, within="", id_field="into")
+        if commit is None:
+            row = await self._context.backend.write(
+                lambda tx: operations.fork(tx, (origin, None), at, rules.created(meta, tx.now_ms), limits)
+            )
+        else:
+            row = await self._fork_with_turn(origin, at, meta, commit)
         if isinstance(row, SessionExists):
             raise row
         return self._context.facet(Session)(self._context, into, row.incarnation)
 
-    async def delete(self, session_id: str) -> SessionDeletionReport:
+    async def _fork_with_turn(
+        self, source: str, at: str | int | None, meta: SessionMeta, commit: Commit
+    ) -> SessionRow | SessionExists:
+        context, limits = self._context, self._context.limits
+        given = checks.instance("commit", commit, Commit)
+        if given.session_id is not None and given.session_id != meta.session_id:
+            raise SessionBindingConflict(meta.session_id, given.session_id)
+        seed = context.mint() if given.turn_id is None else ""
+        intent, heavy = await context.prepared(commit_rules.check_commit, given, meta.session_id, limits, seed=seed)
+        batch_ids = [context.batch_id() for _ in intent.enqueues]
+        return await context.backend.write(
+            lambda tx: forks.fork_with_turn(
+                tx,
+                source,
+                at,
+                rules.created(meta, tx.now_ms),
+                limits,
+                intent=intent,
+                batch_ids=batch_ids,
+                kept=context.key_frames,
+            ),
+            heavy=heavy,
+        )
+
+    async def delete(
+        self, session_id: str, *, expected_revision: int | None = None, tree: bool = False
+    ) -> SessionDeletionReport:
         """Erase a session, its queue, its grants and its subscriptions. Processes go on, and orphans are reported.
 
-        >>> _ = store.sessions.create("chat-42")
-        >>> store.sessions.delete("chat-42").deleted, store.sessions.delete("chat-42").deleted
-        (True, False)
+        With `expected_revision`, a session whose head is at another revision is `HeadConflict`, and nothing is erased.
+        Nodes beside the path (`add_nodes`) make no revision. A session that is gone already is no conflict.
+
+        With `tree`, its descendants go with it in the same transaction: the sessions whose relation names it as
+        their parent, forks included, those that name one of these, and so on. A child that is created at the same time
+        goes, too, or is created after the deletion; a fork at the same time goes, too, or is refused. More sessions
+        than `Limits.tree_sessions` are `InvalidRequest`. Descendants of a session that is gone already are deleted.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> _ = session.append("hi")
+        >>> store.sessions.delete("chat-42", expected_revision=0)
+        Traceback (most recent call last):
+        ...
+        holdfast.errors.HeadConflict: session 'chat-42' is at revision 1, not 0: load it and redo the call
+        >>> _ = store.sessions.create("tool-1", relation=holdfast.sessions.Child("chat-42"))
+        >>> report = store.sessions.delete("chat-42", expected_revision=1, tree=True)
+        >>> report.deleted, report.descendant_ids
+        (True, ('tool-1',))
+        >>> store.sessions.delete("chat-42").deleted
+        False
         """
         checked = self._context.identifier("session_id", session_id)
-        report, family = await self._context.backend.write(lambda tx: deletion.delete(tx, checked))
-        if family is not None:
+        expected = checks.optional_whole("expected_revision", expected_revision)
+        with_descendants = checks.flag("tree", tree)
+        bounds = self._context.limits
+        report, families = await self._context.backend.write(
+            lambda tx: deletion.delete(tx, checked, expected_revision=expected, tree=with_descendants, bounds=bounds)
+        )
+        for family in families:
             report = await self._erase(family, report)
         await self._context.try_delete_doomed()
         return report

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.log import WARNING, log_event
+from holdfast.operations import processes as process_operations
 from holdfast.operations import restoring
 from holdfast.operations import triggers as operations
 from holdfast.ports import Transaction
 from holdfast.records.common import Document, Page
 from holdfast.records.limits import LARGEST_INTEGER
-from holdfast.records.processes import Host, Originator
+from holdfast.records.processes import Host, Originator, Process
 from holdfast.records.restoring import RestoreReceipt
 from holdfast.records.triggers import Emission, Occurrence, Subscription, SubscriptionDraft, TriggerDelivery
 from holdfast.rows import SubscriptionFilter
@@ -202,6 +204,27 @@ class Triggers:
         return await self._context.backend.read(
             lambda tx: operations.undelivered(tx, reserved_until_ms=until, runs_only=only_runs, after=start, limit=size)
         )
+
+    async def redeliver(self, process_id: str) -> Process:
+        """Start the process of a delivery that no worker or host has started. Idempotent.
+
+        For operators. A payload that does not fit the subscription is `InvalidRequest`.
+
+        >>> draft = holdfast.triggers.SubscriptionDraft(
+        ...     source_type="cron", source_key="daily", target=holdfast.processes.Run("nightly-report")
+        ... )
+        >>> _ = store.triggers.subscribe(draft)
+        >>> (delivery,) = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15").deliveries
+        >>> store.triggers.redeliver(delivery.process_id).status
+        'running'
+        """
+        context = self._context
+        checked = context.identifier("process_id", process_id)
+        process = await context.backend.write(
+            lambda tx: process_operations.redeliver(tx, checked, context.limits), idempotent=True, heavy=True
+        )
+        log_event("remedy", WARNING, "process %(process_id)s was redelivered", process_id=checked)
+        return process
 
     async def wait_undelivered(self, *, timeout_ms: int) -> None:
         """Return once a delivery whose target is a `Run` waits to be started; `WaitTimeout` if none comes in time.

@@ -7,19 +7,22 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from holdfast.errors import InvalidRequest, TurnConflict
+import msgspec
+
+from holdfast.errors import InvalidRequest, TurnConflict, UnknownRef
 from holdfast.records.attachments import AttachmentRef
 from holdfast.records.checkpoints import Checkpoint, Component
 from holdfast.records.commits import Commit, CommitReceipt, SessionView, Usage
 from holdfast.records.common import Document
 from holdfast.records.graph import Append, Node, Unchanged
 from holdfast.records.leases import Lease
-from holdfast.records.processes import Recovery, RunDraft, RunEnded
-from holdfast.records.queue import WorkClaim, WorkCompletion, WorkDraft
+from holdfast.records.processes import Completed, Recovery, RunDraft, RunEnded
+from holdfast.records.queue import TURN, WorkClaim, WorkCompletion, WorkDraft
 from holdfast.rows import RevisionRow
 from holdfast.rules.starts import default_id, ended_run
 
 if TYPE_CHECKING:
+    from holdfast.store.artifacts import Artifacts
     from holdfast.store.session import Session
     from holdfast.store.streaming import Emitter
 
@@ -65,6 +68,8 @@ class TurnValues:
         self._enqueues: list[WorkDraft] = []
         self._starts: list[RunDraft] = []
         self._completes: list[WorkClaim | WorkCompletion] = []
+        self._ended = None if claim is None else ended_run(claim.batches[0])
+        self._ended_problem: UnknownRef | None = None
 
     @property
     def revision(self) -> int:
@@ -91,6 +96,8 @@ class TurnValues:
         """The run whose end woke the session, None if the turn answers something else.
 
         Only work that the store itself enqueued for a run has one: a message cannot pretend to be the end of a run.
+        A result over the limit, which is stored as artifacts, is in `outcome.value`, too; `UnknownRef` if they were
+        deleted with their run. If the run continued as new ones, `process_id` is that of the first.
 
         >>> chat = store.sessions.create("chat-42")
         >>> with chat.turn("message-1") as turn:
@@ -100,7 +107,9 @@ class TurnValues:
         ...     turn.ended.process_id == run_id, turn.ended.outcome.value
         (True, 'because')
         """
-        return None if self.claim is None else ended_run(self.claim.batches[0])
+        if self._ended_problem is not None:
+            raise self._ended_problem
+        return self._ended
 
     @property
     def messages(self) -> list[Any]:
@@ -190,6 +199,7 @@ class TurnValues:
         """Start a run with the commit, and return its id. If the turn is not committed, the run does not exist.
 
         When the run ends, the session gets a batch with its outcome, once, unless `wake` is False: see `turn.ended`.
+        Its kind is that of the work which this turn answers.
 
         >>> with store.sessions.create("chat-42").turn("message-1") as turn:
         ...     run_id = turn.start("research", {"question": "why?"})
@@ -198,7 +208,8 @@ class TurnValues:
         """
         self._require_open()
         run_id = default_id(self.session_id, self.turn_id, len(self._starts)) if id is None else id
-        self._starts.append(RunDraft(kind, args, run_id, version, due_at_ms, wake, recovery))
+        wake_kind = TURN if self.claim is None else self.claim.batches[0].kind
+        self._starts.append(RunDraft(kind, args, run_id, version, due_at_ms, wake, recovery, wake_kind))
         return run_id
 
     def complete(self, claim: WorkClaim | WorkCompletion) -> None:
@@ -268,10 +279,19 @@ class Turn(TurnValues):
     """One turn of a session, as an async context manager. See `Session.turn`."""
 
     def __init__(
-        self, session: Session, turn_id: str, claim: WorkClaim | None, load: LoadTurn, widen: Widen, emitter: Emitter
+        self,
+        session: Session,
+        turn_id: str,
+        claim: WorkClaim | None,
+        load: LoadTurn,
+        widen: Widen,
+        emitter: Emitter,
+        *,
+        artifacts: Artifacts,
     ) -> None:
         super().__init__(session.session_id or "", turn_id, claim)
         self.emitter = emitter
+        self._artifacts = artifacts
         self._session = session
         self._load = load
         self._widen = widen
@@ -368,6 +388,7 @@ class Turn(TurnValues):
         self._was_begun = True
         view, committed = await self._load()
         self._show(view)
+        await self._load_ended()
         if committed is None:
             if self.claim is not None and self.claim.batches[0].attempts > 1:
                 await self.emitter.begin_anew(self.claim)
@@ -375,6 +396,20 @@ class Turn(TurnValues):
         else:
             await self._replay(committed.fingerprint)
         return self
+
+    async def _load_ended(self) -> None:
+        """Load the result of the run whose end woke the session, if it was too large for the batch."""
+        ended = self._ended
+        if ended is None or not isinstance(ended.outcome, Completed) or ended.outcome.control is None:
+            return
+        from holdfast.spilling import value_of  # rarely needed
+
+        try:
+            value = await value_of(self._artifacts, ended.outcome)
+        except UnknownRef as problem:
+            self._ended_problem = problem
+        else:
+            self._ended = msgspec.structs.replace(ended, outcome=msgspec.structs.replace(ended.outcome, value=value))
 
     async def _replay(self, fingerprint: str | None) -> None:
         """Show a turn that was committed before, once that commit is known to be durable."""

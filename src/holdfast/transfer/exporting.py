@@ -150,4 +150,5 @@ def draft_of(batch: holdfast.WorkBatch) -> holdfast.WorkDraft:
         available_at_ms=max(batch.available_at_ms, batch.retry_at_ms),
         kind=batch.kind,
         priority=batch.priority,
+        key=batch.key,
     )

@@ -234,7 +234,7 @@ def _set_the_scene(target: Target, scratch: Target, bundle: Bundle) -> None:
         if isinstance(line, BatchLine):
             known = target.store.queue.find(target.session.session_id or "", line.draft.source_key or "")
             if known is not None:
-                scratch.store.queue.enqueue(
+                scratch.store.queue.restore(
                     msgspec.structs.replace(draft_of(known), session_id=target.session.session_id)
                 )
 
@@ -298,7 +298,7 @@ def _take(target: Target, line: Line, size: int, parts: Parts) -> None:
         case BatchLine(draft):
             # Work that was settled here meanwhile is known by its source key, and is not enqueued again.
             is_new = target.store.queue.find(session.session_id or "", draft.source_key or "") is None
-            target.store.queue.enqueue(msgspec.structs.replace(draft, session_id=session.session_id))
+            target.store.queue.restore(msgspec.structs.replace(draft, session_id=session.session_id))
             parts.changed |= is_new
 
 

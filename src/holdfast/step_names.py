@@ -1,0 +1,37 @@
+"""Names of the steps that a run records by itself. A step of a handler never begins with `~`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OWN: Final = "~"
+"""The first character of steps that a run records by itself."""
+RETRIED: Final = f"{OWN}retried:"
+"""Begins the name of a failed attempt."""
+STARTED: Final = f"{OWN}started:"
+"""Begins the name of a child that was started."""
+RESULT: Final = f"{OWN}result:"
+"""Begins the name of the outcome of a child."""
+WAITED: Final = f"{OWN}signal:"
+"""Begins the name of the deadline of a wait for a signal, and of its end without one."""
+TAKEN: Final = f"{OWN}took:"
+"""Begins the name of the number of a signal that was taken in a branch of `run.gather`, or has a declared type."""
+REJECTED: Final = f"{OWN}rejected:"
+"""Begins the name of a signal whose payload was not of the declared type."""
+DETACHED: Final = f"{OWN}detached:"
+"""Begins the name of a child that was started and is not cancelled with the run."""
+INHERITED: Final = f"{OWN}children"
+"""The step that lists the children of the run that this one continues. No handler asks for it."""
+COPIED: Final = f"{OWN}copied"
+"""The step that ends the copy of another run's steps. No handler asks for it."""
+
+HELD: Final = f"{OWN}held:"
+"""Begins the name of the first time at which the handler did not ask for what a step recorded."""
+
+HANDED_OVER: Final = f"{OWN}handed-over"
+"""The step that ends the part of an `external` run's handler. The work goes on outside, and no handler asks for it."""
+
+
+def replay_key(step: str) -> str:
+    """Return the key under which a step is recorded once."""
+    return f"step:{step}"
