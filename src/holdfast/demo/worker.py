@@ -66,7 +66,7 @@ class Line:
 
     def build(self, run: BlockingRun, label: str, chat: str, *, asks: bool) -> agent.Message:
         """Run a build."""
-        self.report("running", run.id, label=label, lease=secret(run.claim.lease), steps=run.journal.events)
+        self.report("running", run.id, label=label, lease=secret(run.claim.lease), steps=run.claim.process.event_count)
         try:
             result = agent.build(run, label, chat, asks=asks)
             self.report("ended", run.id)

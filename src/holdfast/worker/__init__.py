@@ -9,16 +9,18 @@ from holdfast.worker.worker import Worker
 
 if TYPE_CHECKING:
     from holdfast.worker.blocking_run import BlockingRun
+    from holdfast.worker.children import Child
     from holdfast.worker.facts import RunFacts, run_facts
     from holdfast.worker.journal import JournalUse
     from holdfast.worker.replaying import Difference, Replay, replay
-    from holdfast.worker.run import Child, Run
-    from holdfast.worker.run_errors import ChildFailed, JournalFull, SignalsLeft, StepConflict, StepFailed
+    from holdfast.worker.run import Run
+    from holdfast.worker.run_errors import ChildFailed, ChildrenLeft, JournalFull, SignalsLeft, StepConflict, StepFailed
 
 _OF_RUNS = {
     "BlockingRun": "blocking_run",
-    "Child": "run",
+    "Child": "children",
     "ChildFailed": "run_errors",
+    "ChildrenLeft": "run_errors",
     "Difference": "replaying",
     "JournalFull": "run_errors",
     "JournalUse": "journal",
@@ -37,6 +39,7 @@ __all__ = [
     "BlockingRun",
     "Child",
     "ChildFailed",
+    "ChildrenLeft",
     "Difference",
     "Failure",
     "GiveUp",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar, cast, overload
 
+from holdfast.worker.children import Child
 from holdfast.worker.driving import OnLoop, SharedStore
 from holdfast.worker.journal import JournalUse
 from holdfast.worker.retries import Retry
-from holdfast.worker.run import Child, Run
+from holdfast.worker.run import Run
 from holdfast.worker.steps import StepCall, in_step
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class BlockingChild:
@@ -55,16 +58,26 @@ class BlockingRun:
         """True once the worker has given up on this call, or the run is to be cancelled: return then."""
         return self._run.cancelled
 
+    def _require_wanted(self) -> None:
+        """End the handler once the worker has given up on this call: another one may run the handler already."""
+        if self._run.cancelled:
+            raise asyncio.CancelledError
+
+    def _drive(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        self._require_wanted()
+        return self._loop.drive(call())
+
     @property
     def journal(self) -> JournalUse:
-        """The size of the run's journal, and its limits."""
+        """The part of the run's journal that the handler has got to, and the limits of the whole; see `Run.journal`."""
         return self._run.journal
 
-    def step(self, name: str, function: Callable[..., T], *args: Any, retry: Retry | None = None, **named: Any) -> T:
+    def step(self, name: str, function: Callable[..., T], /, *args: Any, retry: Retry | None = None, **named: Any) -> T:
         """Call a function in this thread, record its result under the name, and return it; see `Run.step`."""
         call = StepCall(self._run.steps, name, function, args, named, retry)
         while call.found is None:
-            self._loop.drive(self._run.until(call.next_attempt_at_ms()))
+            self._loop.drive(self._run.before(call))
+            self._require_wanted()
             began_s = time.monotonic()
             try:
                 with in_step(name):
@@ -88,27 +101,36 @@ class BlockingRun:
 
     def now(self) -> int:
         """Return the recorded time of the store's clock in milliseconds."""
-        return self._loop.drive(self._run.now())
+        return self._drive(self._run.now)
 
     def uuid(self) -> str:
         """Return a recorded random UUID."""
-        return self._loop.drive(self._run.uuid())
+        return self._drive(self._run.uuid)
 
     def sleep(self, seconds: float) -> None:
         """Sleep durably."""
-        self._loop.drive(self._run.sleep(seconds))
+        self._drive(lambda: self._run.sleep(seconds))
 
     def signal(self, name: str, *, timeout_s: float | None = None) -> Any:
         """Wait for a signal and return its payload; `TimeoutError` if none comes in time."""
-        return self._loop.drive(self._run.signal(name, timeout_s=timeout_s))
+        return self._drive(lambda: self._run.signal(name, timeout_s=timeout_s))
 
     def start(
         self, kind: str, args: Any = None, *, id: str | None = None, version: str = "1", detached: bool = False
     ) -> BlockingChild:
         """Start a child run, once."""
-        child = self._loop.drive(self._run.start(kind, args, id=id, version=version, detached=detached))
+        child = self._drive(lambda: self._run.start(kind, args, id=id, version=version, detached=detached))
         return BlockingChild(child, self._loop)
 
+    def child(self, id: str) -> BlockingChild:
+        """Return a handle on a child by its id; see `Run.child`."""
+        return BlockingChild(self._run.child(id), self._loop)
+
+    @property
+    def children(self) -> tuple[str, ...]:
+        """The ids of the children that are cancelled with this run; see `Run.children`."""
+        return self._run.children
+
     def progress(self, payload: Any) -> None:
-        """Append a report for those who follow the run."""
-        self._loop.drive(self._run.progress(payload))
+        """Append a report for those who follow the run; see `Run.progress`."""
+        self._drive(lambda: self._run.progress(payload))

@@ -1,21 +1,27 @@
-"""Calls a handler, on the event loop or in a thread, within its time limit."""
+"""Calls a handler, on the event loop or in a thread, within its time limit; and plain steps in threads."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import queue
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
+from holdfast.log import WARNING, log_event
 from holdfast.worker.handlers import Registered
+from holdfast.worker.keeper import Held
 
 THREAD_GRACE_S = 5.0
 """Time for a function in a thread to return at a shutdown, after it was told to. Then its work is given back."""
+
+CANCEL_S = 1.0
+"""Time for a coroutine to end after it was cancelled at its limit. Then it is told of."""
 
 
 class Caller:
@@ -27,16 +33,28 @@ class Caller:
         """True once a shutdown cancels the calls that run."""
 
     async def call(
-        self, handler: Registered, arguments: tuple[Any, ...], subject: Any, named: dict[str, Any] | None = None
+        self,
+        handler: Registered,
+        arguments: tuple[Any, ...],
+        subject: Any,
+        named: dict[str, Any] | None = None,
+        *,
+        held: Held | None = None,
     ) -> Any:
-        """Call a handler within its time. A function in a thread cannot be cancelled: wait until it returns."""
+        """Call a handler within its time. A function in a thread cannot be cancelled: wait until it returns.
+
+        While it runs over its limit, the claim `held` says so.
+        """
         limit = asyncio.timeout(handler.timeout_s)
         function = partial(handler.function, *arguments, **(named or {}))
         try:
             async with limit:
                 if handler.is_async:
-                    return await function()
-                answer = await self._in_thread(function, subject)
+                    with self._watched(handler, limit, held):
+                        answer = function()
+                        return await answer if inspect.isawaitable(answer) else answer
+                tell = partial(_tell_overdue, handler, limit, held, "in a thread, which cannot be stopped")
+                answer = await self._in_thread(function, subject, tell)
                 # A plain function may call an async one.
                 return await answer if inspect.isawaitable(answer) else answer
         except TimeoutError:
@@ -44,7 +62,20 @@ class Caller:
                 raise
             raise TimeoutError(f"{handler.name} took longer than {handler.timeout_s:g} s") from None
 
-    async def _in_thread(self, function: Callable[[], Any], subject: Any) -> Any:
+    @contextmanager
+    def _watched(self, handler: Registered, limit: asyncio.Timeout, held: Held | None) -> Generator[None]:
+        """Tell of a coroutine that goes on although it was cancelled at its limit."""
+        if handler.timeout_s is None:
+            yield
+            return
+        tell = partial(_tell_overdue, handler, limit, held, "because it swallows CancelledError", CANCEL_S)
+        timer = self.loop.call_later(handler.timeout_s + CANCEL_S, tell)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _in_thread(self, function: Callable[[], Any], subject: Any, tell: Callable[[], None]) -> Any:
         answer: asyncio.Future[Any] = self.loop.create_future()
         run = partial(_call_in_thread, copy_context(), function, self.loop, answer)
         # A daemon: a handler that never returns must not keep the process from ending.
@@ -53,6 +84,8 @@ class Caller:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
             subject.cancelled = True
+            if not answer.done():
+                tell()
             await self._returned(answer)
             raise
 
@@ -71,13 +104,60 @@ class Caller:
             answer.result()
 
 
+def _tell_overdue(
+    handler: Registered, limit: asyncio.Timeout, held: Held | None, reason: str, for_s: float = 0.0
+) -> None:
+    """Note a call that goes on so long after its time, if it was cancelled because of that."""
+    if held is None or not limit.expired():
+        return
+    held.overdue_since_s = time.monotonic() - for_s
+    message = f"%(handler)s runs longer than its %(seconds)g s {reason}: %(work)s waits"
+    log_event("worker", WARNING, message, handler=handler.name, seconds=handler.timeout_s, work=held.name())
+
+
+class StepThreads:
+    """The threads in which a worker calls the plain steps of `async def` handlers, at most this many at once.
+
+    They are daemons, so that a step that does not return does not keep the process from ending. The event loop's own
+    threads would, and are few.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._free = threading.Semaphore(0)
+
+    async def __call__(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+        """Call a function in a thread. Called by the event loop's thread alone."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._calls.put(partial(_call_in_thread, copy_context(), partial(function, *args, **named), loop, answer))
+        if not self._free.acquire(blocking=False) and self._count < self._most:
+            self._count += 1
+            threading.Thread(target=self._work, name="holdfast-step", daemon=True).start()
+        return await answer
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            self._free.release()
+
+    def close(self) -> None:
+        """End the threads that are free, and the others once their call returns."""
+        for _ in range(self._count):
+            self._calls.put(None)
+
+
 def _call_in_thread(
     context: Context,
     function: Callable[[], Any],
     loop: asyncio.AbstractEventLoop,
     answer: asyncio.Future[Any],
 ) -> None:
-    """Call a handler in its thread, and hand its answer or its error to the event loop."""
+    """Call a function in its thread, and hand its answer or its error to the event loop."""
+    if answer.cancelled():
+        return  # while it waited for a thread
     try:
         result = context.run(function)
     except BaseException as error:
@@ -90,4 +170,4 @@ def _call_in_thread(
 
 def _raisable(error: BaseException) -> BaseException:
     """Return an error that a future can carry: StopIteration would end the coroutine that waits for it."""
-    return RuntimeError("the handler raised StopIteration") if isinstance(error, StopIteration) else error
+    return RuntimeError("the function raised StopIteration") if isinstance(error, StopIteration) else error

@@ -75,6 +75,7 @@ class Claimer(Generic[C]):
             except holdfast.WaitTimeout:
                 continue
             except holdfast.Unavailable as error:
+                self._runner.outages.note(error)
                 if not error.retryable:
                     raise
                 log_event(
@@ -87,6 +88,7 @@ class Claimer(Generic[C]):
         await self._slots.take(self)
         claimed = None
         try:
+            await self._runner.give_back_lost()
             claimed = await self._source.claim()
         except holdfast.Corrupt as damage:
             if damage.table == "database":

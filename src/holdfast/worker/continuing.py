@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, cast
-
 import holdfast
-from holdfast.worker.journal import CANCEL_REQUESTED, SIGNAL, Journal, require_few
+from holdfast.records.processes import CHILD_ENDED
+from holdfast.run_chains import continuing_cause, next_in_chain
+from holdfast.step_names import INHERITED, replay_key
+from holdfast.worker.following import newest_run
+from holdfast.worker.journal import CANCEL_REQUESTED, MOST_CARRIED, SIGNAL, STEP, Journal, require_few
 from holdfast.worker.run import Run
-from holdfast.worker.run_errors import Continued
+from holdfast.worker.run_errors import ChildrenLeft, Continued
 
 CONTINUED = "run.continued"
-_NUMBERED = re.compile(r"(.*)~([1-9][0-9]*)", re.DOTALL)
 
 
 class _Cancelled(Exception):
     """The run was asked to cancel before it continued."""
 
 
-def next_id(run_id: str) -> str:
-    """Return the id of the run that goes on for this one."""
-    numbered = _NUMBERED.fullmatch(run_id)
-    return f"{run_id}~2" if numbered is None else f"{numbered[1]}~{int(numbered[2]) + 1}"
-
-
 async def continued(store: holdfast.Store, run: Run, journal: Journal, over: Continued) -> bool:
     """Continue a run. Idempotent. Return False, and change nothing, if the run was asked to cancel.
 
-    Raises `SignalsLeft` if more signals have come meanwhile than a run carries over.
+    Raises `SignalsLeft` if more signals have come meanwhile than a run carries over, and `ChildrenLeft` if more
+    children have not ended.
     """
     await journal.refresh()  # outside of the transaction, which then reads little
     if journal.cancel is not None:
         return False
-    require_few(run.id, journal.signals, run.taken)
+    require_few(run.id, journal.signals, run.signals.gone())
     process = run.claim.process
-    following = next_id(process.id)
-    cause = _cause_of(process)
+    following = next_in_chain(process.id)
+    children = await _living(store, run.all_children())
+    if len(children) > MOST_CARRIED:
+        raise ChildrenLeft(process.id, len(children), MOST_CARRIED)
+    cause = continuing_cause(process.id, process.provenance.caused_by)
     registration = holdfast.ProcessRegistration(
         id=following,
         input=holdfast.processes.Run(run.kind, over.version or run.version, over.next_args),
         identity=process.identity,
         event_types=process.event_types,
-        provenance=holdfast.processes.Provenance(process.provenance.originator, {**cause, "continues": process.id}),
+        provenance=holdfast.processes.Provenance(process.provenance.originator, cause),
         wake_target=process.wake_target,
         recovery=process.recovery,
     )
@@ -57,6 +55,9 @@ async def continued(store: holdfast.Store, run: Run, journal: Journal, over: Con
             )
             if not receipt.replayed:
                 await tx.processes.register(registration)
+                if children:
+                    facts = {"name": INHERITED, "value": children}
+                    await tx.events.append(following, STEP, facts, replay_key=replay_key(INHERITED))
                 # Read after the end was appended: from then on no other signal comes.
                 await _carry_over(tx, run, journal, following)
     except _Cancelled:
@@ -65,26 +66,39 @@ async def continued(store: holdfast.Store, run: Run, journal: Journal, over: Con
 
 
 async def _carry_over(tx: holdfast.Store, run: Run, journal: Journal, following: str) -> None:
-    """Give the next run the signals that were not taken: those that are known, and those of the last moment."""
+    """Give the next run the signals that were not taken: those that are known, and those of the last moment.
+
+    Signals of children that ended are left: the next run looks at a child before it waits for one.
+    """
     signals = {name: list(payloads) for name, payloads in journal.signals.items()}
     async for event in holdfast.every(tx.events.after, run.id, after=journal.seen, limit=tx.limits.page):
         if event.type == CANCEL_REQUESTED:
             raise _Cancelled
         if event.type.startswith(SIGNAL):
             signals.setdefault(event.type.removeprefix(SIGNAL), []).append(event.payload)
-    require_few(run.id, signals, run.taken)
+    signals.pop(CHILD_ENDED, None)
+    require_few(run.id, signals, run.signals.gone())
+    gone = run.signals.gone()
     for name, payloads in signals.items():
-        for number, payload in enumerate(payloads[run.taken[name] :], start=run.taken[name] + 1):
-            await tx.events.signal(following, name, payload, replay_key=f"carried:{run.id}:{name}:{number}")
+        for number, payload in enumerate(payloads):
+            if number not in gone[name]:
+                await tx.events.signal(following, name, payload, replay_key=f"carried:{run.id}:{name}:{number + 1}")
+
+
+async def _living(store: holdfast.Store, children: list[str]) -> list[str]:
+    """Return the children that have not ended, and so belong to the next run."""
+    living: list[str] = []
+    for child_id in children:
+        process = await newest_run(store, child_id)
+        if process is not None and not process.is_terminal:
+            living.append(child_id)
+    return living
 
 
 async def newest_id(store: holdfast.Store, run_id: str) -> str:
     """Return the id of the run that goes on for this one, its own if none does."""
-    while True:
-        process = await store.processes.get(run_id)
-        if process is None or process.continued_as is None:
-            return run_id
-        run_id = process.continued_as
+    process = await newest_run(store, run_id)
+    return run_id if process is None else process.id
 
 
 async def cancel_newest(store: holdfast.Store, run_id: str, reason: str) -> None:
@@ -98,13 +112,3 @@ async def cancel_newest(store: holdfast.Store, run_id: str, reason: str) -> None
                 raise
         else:
             return
-
-
-def continues(process: holdfast.processes.Process) -> str | None:
-    """Return the id of the run that this one goes on for, None if it is the first."""
-    return _cause_of(process).get("continues")
-
-
-def _cause_of(process: holdfast.processes.Process) -> dict[str, Any]:
-    cause = process.provenance.caused_by
-    return cast("dict[str, Any]", cause) if isinstance(cause, dict) else {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import concurrent.futures
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar, cast
 
 import holdfast
@@ -15,6 +16,13 @@ async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 class OnLoop:
     """Runs the calls of any thread on the event loop of the worker."""
 
@@ -22,8 +30,21 @@ class OnLoop:
         self._loop = loop
 
     def drive(self, work: Awaitable[T]) -> T:
-        """Run a call, and return its result."""
-        return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop).result()
+        """Run a call, and return its result. A cancelled one raises that of asyncio.
+
+        Raises InvalidRequest on the event loop, which would wait for itself.
+        """
+        if _running_loop() is self._loop:
+            if isinstance(work, Coroutine):
+                work.close()
+            raise holdfast.InvalidRequest(
+                "handler", "is a plain function whose coroutine made a blocking call: declare the handler async def"
+            )
+        try:
+            return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop).result()
+        except concurrent.futures.CancelledError:
+            # The class of threads is an `Exception`: a handler may catch it as an error of its own.
+            raise asyncio.CancelledError from None
 
 
 class OwnLoop:

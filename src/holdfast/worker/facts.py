@@ -8,12 +8,16 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 import holdfast
-from holdfast.worker.journal import MOST_BYTES, MOST_EVENTS, OWN, RETRIED, STEP, JournalUse
+from holdfast.records.processes import CHILD_ENDED
+from holdfast.run_chains import next_in_chain
+from holdfast.step_names import INHERITED, OWN, REJECTED, RETRIED, STARTED
+from holdfast.worker.journal import MOST_BYTES, MOST_EVENTS, STEP, JournalUse
 
-STARTED = f"{OWN}started:"
-CHILD_ENDED = "holdfast-child"
-WaitKind: TypeAlias = Literal["worker", "claim", "signal", "child", "sleep", "step retry", "retry"]
-"""The reason for which a run has not ended: a worker runs it, it can be claimed, or it waits for something."""
+WaitKind: TypeAlias = Literal["worker", "claim", "signal", "child", "sleep", "step retry", "retry", "code"]
+"""The reason for which a run has not ended: a worker runs it, it can be claimed, or it waits for something.
+
+A run that waits for `code` is held: a step that it has recorded does not fit the code of the workers.
+"""
 
 
 class RunWait(msgspec.Struct, frozen=True):
@@ -43,6 +47,15 @@ class ChildFacts(msgspec.Struct, frozen=True):
     status: holdfast.processes.ProcessStatus | None
 
 
+class RejectedSignal(msgspec.Struct, frozen=True):
+    """A signal whose payload was not of the type that the handler declares, counted from 1 among those of its name."""
+
+    name: str
+    ordinal: int
+    error: str
+    at_ms: int
+
+
 class RunFacts(msgspec.Struct, frozen=True):
     """Everything that says why a run is where it is."""
 
@@ -52,6 +65,12 @@ class RunFacts(msgspec.Struct, frozen=True):
     worker: holdfast.leases.LeaseHolder | None
     children: tuple[ChildFacts, ...]
     journal: JournalUse
+    retries: str | None = None
+    """The run whose steps this one has copied."""
+    retried_as: str | None = None
+    """The run that has copied the steps of this one."""
+    rejected: tuple[RejectedSignal, ...] = ()
+    """The signals that the run did not take, because they are not of the declared type."""
 
 
 def run_facts(store: holdfast.BlockingStore, run_id: str) -> RunFacts:
@@ -70,7 +89,8 @@ def run_facts(store: holdfast.BlockingStore, run_id: str) -> RunFacts:
     events = list(holdfast.every(store.events.after, run_id, limit=store.limits.page))
     holder = store.leases.holder(holdfast.leases.OnProcess(run_id))
     children = [ChildFacts(id, _status(store.processes.get(id))) for id in children_in(events)]
-    return facts_of(process, events, holder, children, now_ms=store.now_ms())
+    following = store.processes.get(next_in_chain(run_id)) if process.is_retryable else None
+    return facts_of(process, events, holder, children, following, now_ms=store.now_ms())
 
 
 def facts_of(
@@ -78,10 +98,11 @@ def facts_of(
     events: Iterable[holdfast.events.ProcessEvent],
     holder: holdfast.leases.LeaseHolder | None,
     children: Iterable[ChildFacts],
+    following: holdfast.processes.Process | None,
     *,
     now_ms: int,
 ) -> RunFacts:
-    """Return the facts of a run from what the store says of it."""
+    """Return the facts of a run from the rows about it. `following` is the process of the next id in its chain."""
     log = list(events)
     steps = _steps(log)
     size_bytes = sum(len(msgspec.json.encode(event.payload)) for event in log)
@@ -92,12 +113,21 @@ def facts_of(
         worker=holder,
         children=tuple(children),
         journal=JournalUse(len(log), size_bytes, MOST_EVENTS, MOST_BYTES),
+        retries=process.retries,
+        rejected=tuple(_rejected(log)),
+        retried_as=following.id if following is not None and following.retries == process.id else None,
     )
 
 
 def children_in(events: Iterable[holdfast.events.ProcessEvent]) -> list[str]:
-    """Return the ids of the children that a run has started."""
-    return [payload["value"] for _, payload in _recorded(events) if payload["name"].startswith(STARTED)]
+    """Return the ids of the children that a run has: those of the run that it continues, and its own."""
+    found: list[str] = []
+    for _, payload in _recorded(events):
+        if payload["name"] == INHERITED:
+            found += payload["value"]
+        elif payload["name"].startswith(STARTED):
+            found.append(payload["value"])
+    return found
 
 
 def _recorded(
@@ -109,6 +139,14 @@ def _recorded(
         if event.type == STEP:
             found.append((event, payload))
     return found
+
+
+def _rejected(events: Iterable[holdfast.events.ProcessEvent]) -> list[RejectedSignal]:
+    return [
+        RejectedSignal(payload["signal"], payload["value"] + 1, payload["error"], event.occurred_at_ms)
+        for event, payload in _recorded(events)
+        if payload["name"].startswith(REJECTED)
+    ]
 
 
 def _steps(events: Iterable[holdfast.events.ProcessEvent]) -> list[StepFacts]:
@@ -149,6 +187,8 @@ def _wait(
         if process.wait.name == CHILD_ENDED:
             return RunWait("child", "child", process.due_at_ms)
         return RunWait("signal", process.wait.name, process.due_at_ms)
+    if process.is_held:
+        return RunWait("code", None, process.due_at_ms)
     for step in steps:
         if step.state == "retried" and step.next_at_ms == process.due_at_ms:
             return RunWait("step retry", step.name, process.due_at_ms)

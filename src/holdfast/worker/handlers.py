@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, cast, get_args
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, cast, get_args
 
 import msgspec
 
 import holdfast
+from holdfast.log import WARNING, log_event
+from holdfast.records.processes import RESERVED_SIGNALS, SIGNAL_NAME
 from holdfast.worker.retries import Retry
 
 Handler = Callable[..., Any]
@@ -25,8 +28,8 @@ class Registered(msgspec.Struct, frozen=True):
     function: Handler
     retry: Retry
     timeout_s: float | None
-    version: str | None = None
-    """The version of runs that it is for, None for all that no other handler is for."""
+    version: str = "1"
+    """The version of runs that it is for. A run that is started without one is of the first."""
     lease_ms: int | None = None
     """The lifetime of a run's lease, None for that of the worker's claims."""
     recovery: holdfast.processes.Recovery = "rerunnable"
@@ -34,14 +37,13 @@ class Registered(msgspec.Struct, frozen=True):
     """The most claims of the kind that live at once, over all workers; None leaves the stored limit as it is."""
     per_key: int | None = None
     """The most claims of one key of the kind that live at once."""
+    signals: dict[str, Any] | None = None
+    """The signals that a run takes, with the types of their payloads; None if it takes any."""
 
     @property
     def is_async(self) -> bool:
         """True if the function is a coroutine function. Any other runs in a thread."""
-        import inspect
-
-        call = getattr(type(self.function), "__call__", None)  # noqa: B004 - of an object that is called
-        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)
+        return is_async(self.function)
 
     @property
     def name(self) -> str:
@@ -49,12 +51,21 @@ class Registered(msgspec.Struct, frozen=True):
         return getattr(self.function, "__qualname__", repr(self.function))
 
 
+def is_async(function: Handler) -> bool:
+    """Return whether a function, or the one below its decorators, is a coroutine function."""
+    import inspect
+
+    below = inspect.unwrap(function)  # a plain decorator returns the coroutine of what it decorates
+    call = getattr(cast("Any", type(below)), "__call__", None)  # noqa: B004 - of an object that is called
+    return inspect.iscoroutinefunction(below) or inspect.iscoroutinefunction(call)
+
+
 class Handlers:
     """All handlers of a worker, by kind."""
 
     def __init__(self) -> None:
         self._by_kind: dict[str, Registered] = {}
-        self._of_runs: dict[tuple[str, str | None], Registered] = {}
+        self._of_runs: dict[tuple[str, str], Registered] = {}
 
     def add(self, registered: Registered) -> None:
         """Add a handler. Raises InvalidRequest if it cannot run or its kind is taken."""
@@ -80,14 +91,17 @@ class Handlers:
 
     def of_run(self, kind: str, version: str) -> Registered:
         """Return the handler of a run."""
-        return self._of_runs.get((kind, version)) or self._of_runs[kind, None]
+        return self._of_runs[kind, version]
+
+    def takes(self, run: holdfast.processes.Run) -> bool:
+        """Return whether there is a handler of this run."""
+        return (run.kind, run.version) in self._of_runs
 
     def runs(self, lease_ms: int) -> dict[int, list[str | tuple[str, str]]]:
-        """Return the kinds of runs by the lifetime of their leases, given that of the worker's claims."""
+        """Return the kinds and versions of runs by the lifetime of their leases, given that of the worker's claims."""
         found: dict[int, list[str | tuple[str, str]]] = {}
         for one in self._of_runs.values():
-            kind = one.kind if one.version is None else (one.kind, one.version)
-            found.setdefault(one.lease_ms or lease_ms, []).append(kind)
+            found.setdefault(one.lease_ms or lease_ms, []).append((one.kind, one.version))
         return found
 
     def of_runs(self) -> list[Registered]:
@@ -95,8 +109,15 @@ class Handlers:
         return list(self._of_runs.values())
 
     def versions(self, kind: str) -> list[str]:
-        """Return the versions of runs of a kind that have a handler, the first for one that takes all."""
-        return sorted(version or "1" for of_kind, version in self._of_runs if of_kind == kind)
+        """Return the versions of runs of a kind that have a handler.
+
+        The newest is last: numbers in them count as numbers, so that 10 comes after 9.
+        """
+        return sorted((version for of_kind, version in self._of_runs if of_kind == kind), key=_in_order)
+
+    def all_versions(self) -> dict[str, tuple[str, ...]]:
+        """Return the versions that are handled of each kind of runs."""
+        return {kind: tuple(self.versions(kind)) for kind in sorted({kind for kind, _ in self._of_runs})}
 
     def all_kinds(self) -> list[str]:
         """Return every kind once, for people."""
@@ -107,13 +128,52 @@ class Handlers:
         return [one.kind for one in self._by_kind.values() if one.shape == shape]
 
     async def declare_limits(self, store: holdfast.Store) -> None:
-        """Store the limits of all kinds that have one."""
+        """Store the limits of all kinds that have one. Warn of stored ones that are not declared or have no effect."""
+        declared = {one.kind for one in self._by_kind.values() if one.at_once is not None or one.per_key is not None}
         for one in self._by_kind.values():
-            if one.at_once is not None or one.per_key is not None:
+            if one.kind in declared:
                 await store.queue.set_limit(one.kind, at_once=one.at_once, per_key=one.per_key)
+        async for limit in holdfast.every(store.queue.limits):
+            if not _is_limited(limit):
+                continue
+            if limit.kind in self.all_kinds() and limit.kind not in self._by_kind:
+                message = "kind %(kind)r is limited in the queue, which has no effect on its runs"
+                log_event("worker", WARNING, message, kind=limit.kind)
+            elif limit.kind in self._by_kind and limit.kind not in declared:
+                message = "kind %(kind)r keeps a stored limit that no handler here declares: see holdfast queue limits"
+                log_event("worker", WARNING, message, kind=limit.kind)
 
     def __bool__(self) -> bool:
         return bool(self._by_kind) or bool(self._of_runs)
+
+
+def _is_limited(limit: holdfast.queue.KindLimit) -> bool:
+    return limit.at_once is not None or limit.per_key is not None
+
+
+def _in_order(version: str) -> list[str | int]:
+    """Return what versions are sorted by: texts and numbers take turns."""
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]+)", version))]
+
+
+class HasHandlers(Protocol):
+    """A worker."""
+
+    @property
+    def handlers(self) -> Handlers:
+        """Its handlers."""
+        ...
+
+
+def handler_of(worker: HasHandlers, kind: str, version: str) -> Registered:
+    """Return the handler that a worker has for runs. Raises InvalidRequest, which names those that it has."""
+    try:
+        return worker.handlers.of_run(kind, version)
+    except KeyError:
+        known = ", ".join(f"{one.kind} version {one.version}" for one in worker.handlers.of_runs())
+        raise holdfast.InvalidRequest(
+            "worker", f"has no handler for runs of {kind!r}, version {version!r}: it has {known or 'none'}"
+        ) from None
 
 
 def _require_parameter(registered: Registered) -> None:
@@ -142,29 +202,37 @@ def check_store(value: object) -> None:
         raise holdfast.InvalidRequest("store", f"must be a URL or an open store, not {type(value).__name__}")
 
 
-def check_kind(value: object) -> str:
-    """Return a checked kind of work."""
-    if not isinstance(value, str) or not value.strip():
-        raise holdfast.InvalidRequest("kind", "must be text that is not blank")
-    return value
+def check_kind(value: Any, decorator: str, at_once: Any = None, per_key: Any = None) -> str:
+    """Return a kind of work, checked together with its limits as any store checks them."""
+    if callable(value):
+        name = getattr(value, "__name__", "handler")
+        raise holdfast.InvalidRequest(
+            "kind", f"is the function {name}: write @worker.{decorator}({name.replace('_', '-')!r}) above it"
+        )
+    # A store in memory, before the worker opens its own.
+    with holdfast.open_blocking("memory:") as store:
+        store.queue.remove_limit(value)
+        if at_once is not None or per_key is not None:
+            store.queue.set_limit(value, at_once=at_once, per_key=per_key)
+    return cast("str", value)
 
 
-def check_limit(field: str, value: object) -> int | None:
-    """Return a checked limit."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise holdfast.InvalidRequest(field, f"must be a whole number, not {type(value).__name__}")
-    if value < 1:
-        raise holdfast.InvalidRequest(field, f"is {value}, so that nothing could run: pause the kind instead")
-    return value
-
-
-def check_version(value: object) -> str:
+def check_version(value: Any) -> str:
     """Return a checked version of runs."""
-    if not isinstance(value, str) or not value.strip():
-        raise holdfast.InvalidRequest("version", "must be text that is not blank")
-    return value
+    with holdfast.open_blocking("memory:") as store:
+        store.processes.start("any", version=value)
+    return cast("str", value)
+
+
+def check_name(value: Any) -> str:
+    """Return a checked name of a worker: one that its claims and its reports can bear."""
+    try:
+        owner_id = holdfast.new_owner_id(value)
+        with holdfast.open_blocking("memory:") as store:
+            store.queue.claim_next(owner_id=owner_id)
+    except holdfast.InvalidRequest as error:
+        raise holdfast.InvalidRequest("name", error.problem) from None
+    return cast("str", value)
 
 
 def check_number(field: str, value: object, *, least: float, most: float) -> float:
@@ -188,6 +256,36 @@ def check_whole(field: str, value: object, *, least: int, most: int) -> int:
     return value
 
 
+def is_signal_name(name: object) -> bool:
+    """Return whether a signal of this name can be sent, and is not the worker's own."""
+    return isinstance(name, str) and SIGNAL_NAME.fullmatch(name) is not None and not name.startswith(RESERVED_SIGNALS)
+
+
+def check_signals(value: object) -> dict[str, Any] | None:
+    """Return declared signals by name, with the types of their payloads."""
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise holdfast.InvalidRequest("signals", "must be names of signals, or a mapping of names to types")
+    is_typed = isinstance(value, Mapping)
+    given = cast("Any", value)
+    declared: dict[Any, Any] = dict(given) if is_typed else dict.fromkeys(given)
+    for name, payload_type in declared.items():
+        if not is_signal_name(name):
+            raise holdfast.InvalidRequest("signals", f"{name!r} is not a name of letters, digits, '_' and '-'")
+        _require_type(name, payload_type)
+    return declared
+
+
+def _require_type(name: str, declared: Any) -> None:
+    """Refuse a type of a signal that no payload can have: each would be rejected."""
+    from holdfast import typed_values
+
+    if not typed_values.is_readable(declared):
+        problem = f"{name!r} declares {typed_values.name_of(declared)}, which no payload can be"
+        raise holdfast.InvalidRequest("signals", problem)
+
+
 def check_retry(value: object) -> Retry:
     """Return a checked retry policy."""
     if not isinstance(value, Retry):
@@ -206,67 +304,81 @@ def check_recovery(value: object) -> holdfast.processes.Recovery:
 def arguments_of(handler: Registered, run: object, args: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call: the run, and what it was started with if the handler takes more than the run.
 
-    The fields of an object become named arguments.
+    The fields of an object become named arguments, unless the handler takes one value of a declared type.
     """
     import inspect
 
-    parameters = inspect.signature(handler.function).parameters.values()
-    whole = _whole(handler.function, args)
+    signature = inspect.signature(handler.function)
+    parameters = list(signature.parameters.values())
     takes_more = len(parameters) > 1 or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters)
     positional: tuple[Any, ...] = (run,)
     named: dict[str, Any] = {}
-    if takes_more and isinstance(args, dict) and not whole:
+    whole = _whole(handler.function, parameters, args)
+    if whole is not None and parameters[1].kind is inspect.Parameter.KEYWORD_ONLY:
+        named = {parameters[1].name: whole.args}
+    elif whole is not None:
+        positional = (run, whole.args)
+    elif takes_more and isinstance(args, dict):
         named = cast("dict[str, Any]", args)
     elif takes_more and args is not None:
-        positional = (run, cast("Any", args))
+        positional = (run, args)
     try:
-        inspect.signature(handler.function).bind(*positional, **named)
+        signature.bind(*positional, **named)
     except TypeError as error:
         raise holdfast.InvalidRequest(
             "args", f"do not fit {handler.name}: {error}: start the run with its arguments, or change the handler"
         ) from None
-    return typed_arguments(handler.function, positional, named, args)
+    return typed_arguments(handler.function, positional, named)
 
 
-def _second(function: Handler) -> str:
-    """Return the name of the first parameter after the run."""
-    import inspect
+class _Whole(msgspec.Struct, frozen=True):
+    """Arguments that are one value of a declared type."""
 
-    return list(inspect.signature(function).parameters)[1]
+    args: Any
 
 
-def _whole(function: Handler, args: object) -> bool:
-    """Return whether the arguments are one value of a declared type, and not the named arguments of the handler."""
-    import inspect
-
+def _whole(function: Handler, parameters: Sequence[Any], args: Any) -> _Whole | None:
+    """Return the arguments as the one value that the handler takes, None if they are its named arguments, or none."""
     from holdfast import typed_values
 
-    names = list(inspect.signature(function).parameters)
-    if len(names) != 2 or not isinstance(args, dict) or names[1] in args:
-        return False
-    return typed_values.is_object(typed_values.annotation(function, names[1]))
+    first, *others = parameters[1:] or [None]
+    names = {one.name for one in parameters[1:]}
+    is_named = isinstance(args, dict) and not names.isdisjoint(cast("dict[str, Any]", args))
+    if first is None or is_named or first.kind is first.VAR_KEYWORD or not isinstance(args, dict | None):
+        return None
+    if any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in others):
+        return None
+    declared = typed_values.annotation(function, first.name)
+    if args is not None:
+        return _Whole(args) if typed_values.is_object(declared) else None
+    if first.default is not first.empty or first.kind is first.VAR_POSITIONAL:
+        return None
+    # Started without arguments: None if that is a value of the type, else an object whose fields have defaults.
+    return _Whole(None if typed_values.takes_none(declared) else {}) if typed_values.is_object(declared) else None
 
 
 def typed_arguments(
-    function: Handler, positional: tuple[Any, ...], named: dict[str, Any], args: Any
+    function: Handler, positional: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments decoded into the types that the handler declares."""
-    from holdfast import typed_values
+    import inspect
 
+    names = list(inspect.signature(function).parameters)
     try:
-        if len(positional) == 2:
-            declared = typed_values.annotation(function, _second(function))
-            return (positional if declared is None else (positional[0], typed_values.decoded(args, declared))), named
-        declared_types = {name: typed_values.annotation(function, name) for name in named}
-        typed = {
-            name: value if declared_types[name] is None else typed_values.decoded(value, declared_types[name])
-            for name, value in named.items()
-        }
+        given = tuple(_typed(function, names[min(1, len(names) - 1)], value) for value in positional[1:])
+        return (positional[0], *given), {name: _typed(function, name, value) for name, value in named.items()}
     except (TypeError, msgspec.ValidationError) as error:
         raise holdfast.InvalidRequest(
             "args", f"do not fit the types that {getattr(function, '__qualname__', function)} declares: {error}"
         ) from None
-    return positional, typed
+
+
+def _typed(function: Handler, name: str, value: Any) -> Any:
+    """Return the argument of a parameter as a value of its declared type."""
+    from holdfast import typed_values
+
+    declared = typed_values.annotation(function, name)
+    return value if declared is None else typed_values.decoded(value, declared)
 
 
 def listed(kinds: Iterable[str]) -> str:

@@ -52,7 +52,9 @@ class Housekeeping(Duty):
             raise
         except holdfast.HoldfastError as error:
             log_event("worker", WARNING, "housekeeping failed (%(error_class)s)", error_class=type(error).__name__)
-            await self._store.processes.retry_later(claim.lease, described(error), retry_in_ms=self._every_ms)
+            await self._store.processes.retry_later(
+                claim.lease, described(error, self._store.limits), retry_in_ms=self._every_ms
+            )
         else:
             due_at_ms = await self._store.now_ms() + self._every_ms
             await self._store.processes.suspend(claim.lease, seen=claim.process.event_count, due_at_ms=due_at_ms)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import holdfast
 from holdfast.log import INFO, WARNING, log_event
 from holdfast.worker.identity import Identity, is_provably_dead, own_identity
+from holdfast.worker.outages import Outages
 
 ROUNDS_A_LIFE = 3
 """Renewals in the lifetime of a claim: two may fail before it is lost."""
@@ -38,8 +39,12 @@ class Held:
         """True once its loss has cancelled the handler."""
         self.is_settling = False
         """True from the moment at which its settlement is sent: its answer, and not a renewal, tells if it is lost."""
+        self.may_run_again = True
+        """False once a handler was called that must not be called again: then the claim is not given back."""
         self.is_settled = False
         """True once its call has ended: a loss that is noticed later must not stop the next call."""
+        self.overdue_since_s: float | None = None
+        """The time at which its handler came over its limit and could not be stopped; None if it did not."""
         self._sent_s = sent_s
         self._lose = lose
 
@@ -79,7 +84,11 @@ class Keeper:
         self._store = store
         self._owner_id = owner_id
         self._kinds = tuple(kinds)
+        self.versions: dict[str, tuple[str, ...]] = {}
+        """The versions that are handled of a kind of runs, if they are not all."""
         self._lease_ms = lease_ms
+        self.outages = Outages()
+        """The outages that the worker has met: here, and in its calls."""
         self._here: Identity = own_identity()
         self._neighbours: list[holdfast.workers.WorkerInfo] = []
         self._report_s = 0.0
@@ -123,10 +132,10 @@ class Keeper:
             self._give_up(held)
 
     def give_up_all(self) -> list[holdfast.WorkClaim | holdfast.leases.Lease]:
-        """Renew nothing more, and return what is still held."""
+        """Renew nothing more, and return what is still held and can be given back. The rest expires."""
         with self._changed:
             held, self._held = self._held, set()
-        return [one.claim for one in held]
+        return [one.claim for one in held if one.may_run_again]
 
     def close(self) -> None:
         """End the thread, take the worker off the list, and close the store."""
@@ -196,6 +205,7 @@ class Keeper:
             self._listed_s = sent_s
         except Exception as error:
             # Also an error that should not be: without this thread, every claim of the worker would expire.
+            self.outages.note(error)
             log_event("worker", WARNING, "claims could not be renewed (%(error_class)s)", error_class=_name(error))
             self.give_up_overdue()
             # The database is away: try again soon, but not in a busy loop.
@@ -250,7 +260,9 @@ class Keeper:
             host=self._here.host,
             pid=self._here.pid,
             kinds=self._kinds,
+            versions=self.versions,
             running=tuple(one.name() for one in held[:SHOWN_CALLS]),
+            overdue=_overdue(held),
             boot_id=self._here.boot_id,
             pid_namespace=self._here.pid_namespace,
             process_start=self._here.process_start,
@@ -297,6 +309,14 @@ class Keeper:
         message = "a worker of this host is dead; %(batches)s batches and %(runs)s runs of it are free"
         log_event("worker", INFO, message, batches=freed.batches, runs=freed.runs)
         return True
+
+
+def _overdue(held: list[Held]) -> dict[str, int]:
+    """Return the calls that are over their time limit, with the milliseconds since."""
+    now_s = time.monotonic()
+    since = [(one.name(), one.overdue_since_s) for one in held]
+    overdue = [(name, since_s) for name, since_s in since if since_s is not None]
+    return {name: int(1000 * (now_s - since_s)) for name, since_s in overdue[:SHOWN_CALLS]}
 
 
 def _name(error: BaseException) -> str:

@@ -9,26 +9,30 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
 import holdfast
 from holdfast import typed_values
 from holdfast.log import WARNING, log_event
+from holdfast.records.processes import CHILD_ENDED
+from holdfast.run_chains import parent_run
 from holdfast.spilling import spill
+from holdfast.step_names import HANDED_OVER, HELD
 from holdfast.worker import running
 from holdfast.worker.blocking_run import BlockingRun
 from holdfast.worker.claiming import LOOK_AGAIN_MS, Claimed
-from holdfast.worker.continuing import cancel_newest, continued
+from holdfast.worker.continuing import cancel_newest, continued, newest_id
 from holdfast.worker.driving import OnLoop
+from holdfast.worker.following import following_run
 from holdfast.worker.handlers import Registered, arguments_of
 from holdfast.worker.journal import CANCEL_REQUESTED, Journal
 from holdfast.worker.keeper import Held
-from holdfast.worker.retries import GiveUp
-from holdfast.worker.run import CHILD_ENDED, IN_MEMORY_MS, STARTED, InThread, Run
-from holdfast.worker.run_errors import Continued, Suspended
+from holdfast.worker.retries import hold_delay_ms, require_attempt
+from holdfast.worker.run import IN_MEMORY_MS, InThread, Run
+from holdfast.worker.run_errors import Continued, StepConflict, Suspended
 from holdfast.worker.running import Runner, described
+from holdfast.worker.steps import checked_result, hash_of
 from holdfast.worker.tally import Failure
 
 WATCH_AFTER_S = 0.2
@@ -74,10 +78,7 @@ class Runs:
     async def _give_back(self, claim: holdfast.processes.RunClaim | None) -> None:
         if claim is None:
             return
-        try:
-            await self._store.leases.release(claim.lease)
-        except holdfast.HoldfastError as error:
-            log_event("worker", WARNING, "a run was not given back (%(error_class)s)", error_class=type(error).__name__)
+        await self._runner.give_back(lambda: self._store.leases.release(claim.lease))
 
     # Running.
 
@@ -97,9 +98,9 @@ class Runs:
         with runner.holding(claim.lease, self._lease_ms, sent_s) as held:
             try:
                 await runner.persist("a run is not loaded", journal.load)
-                outcome = await self._outcome(handler, run, journal)
+                outcome = await self._outcome(handler, run, journal, held)
                 held.is_settling = True
-                await self._settle(run, journal, outcome)
+                await self._settle(run, outcome)
             except Suspended as asleep:
                 await self._guarded(handler, held, self._suspend(claim, journal, asleep))
             except Continued as over:
@@ -108,11 +109,11 @@ class Runs:
                 if held.is_lost:
                     runner.forgive(held, handler.name)
                 elif runner.caller.is_cancelling:
-                    await self._give_back(claim)
+                    await self._interrupted(run, journal, held)
                     raise
                 elif journal.cancel is not None:
                     _uncancel()
-                    await self._guarded(handler, held, self._settle(run, journal, cancelled(journal, None)))
+                    await self._guarded(handler, held, self._settle(run, cancelled(journal, None)))
                 else:
                     await self._guarded(handler, held, self._fail(handler, run, error))
             except KeyboardInterrupt:
@@ -120,12 +121,29 @@ class Runs:
             except BaseException as error:
                 await self._guarded(handler, held, self._after(handler, run, journal, error))
 
+    async def _interrupted(self, run: Run, journal: Journal, held: Held) -> None:
+        """Give a run back at a shutdown. One whose handler was called and must not be called again is abandoned."""
+        if held.may_run_again or journal.cancel is not None:
+            await self._give_back(run.claim)
+            return
+        try:
+            process = await self._store.processes.get(run.id)
+            if process is not None and process.external_ref is not None:
+                await self._give_back(run.claim)  # its work goes on outside
+            else:
+                await self._settle(run, abandoned(run, journal, self._runner.owner_id))
+        except holdfast.HoldfastError as error:
+            # It is not given back: the worker that takes it over once the lease ends abandons it.
+            log_event("worker", WARNING, "a run was not settled (%(error_class)s)", error_class=type(error).__name__)
+
     async def _after(self, handler: Registered, run: Run, journal: Journal, error: BaseException) -> None:
         """Settle a run whose handler raised an error."""
         if _is_of(error, run.id):
             raise error
         if journal.cancel is not None:
-            await self._settle(run, journal, cancelled(journal, error))
+            await self._settle(run, cancelled(journal, error))
+        elif run.steps.conflict is not None:  # also if the handler caught it
+            await self._hold(run, journal, run.steps.conflict)
         else:
             await self._fail(handler, run, error)
 
@@ -143,37 +161,55 @@ class Runs:
         except holdfast.HoldfastError as error:
             log_event("worker", WARNING, "a run was not settled (%(error_class)s)", error_class=type(error).__name__)
 
-    async def _outcome(self, handler: Registered, run: Run, journal: Journal) -> holdfast.processes.ProcessOutcome:
+    async def _outcome(
+        self, handler: Registered, run: Run, journal: Journal, held: Held
+    ) -> holdfast.processes.ProcessOutcome:
         """Return the way in which a run ends now. Raises `Suspended` if it goes on later."""
         process = run.claim.process
         if journal.cancel is not None:
             return cancelled(journal, None)
-        is_outside = handler.recovery == "external" and process.external_ref is not None
-        if is_outside:
+        if handler.recovery == "external" and (process.external_ref is not None or HANDED_OVER in journal.steps):
             raise Suspended(None, holdfast.processes.SignalWait(OUTSIDE, ordinal=1))
         if run.claim.must_abandon or (run.claim.takeover and handler.recovery != "rerunnable"):
             return abandoned(run, journal, self._runner.owner_id)
-        if run.attempt > handler.retry.attempts:
-            raise GiveUp(f"no worker survived its {handler.retry.attempts} attempts")
+        after_outage = self._runner.outages.explain_loss(self._lease_ms)
+        require_attempt(handler.retry, run.attempt, after_outage=after_outage)
+        declared = typed_values.result_type(handler.function)  # refused before its effects if it is not there
+        is_bound = process.recovery == "owner_bound" or handler.recovery != "rerunnable"
+        held.may_run_again = not is_bound
         try:
-            value = await self._call(handler, run, journal)
+            value = await self._call(handler, run, journal, held)
         except Continued:
-            run.steps.require_all_asked()
+            await self._finish_steps(run)
             raise
-        run.steps.require_all_asked()
+        if run.steps.journal.cancel is not None:  # since the call began, and the handler swallowed it
+            return cancelled(journal, None)
+        await self._finish_steps(run)
         if handler.recovery == "external" and value is None:
+            await run.steps.record(HANDED_OVER, {"value": None})
             raise Suspended(None, holdfast.processes.SignalWait(OUTSIDE, ordinal=1))
-        return holdfast.processes.Completed(typed_values.plain(value))
+        return holdfast.processes.Completed(typed_values.plain(checked_result(handler.name, value, declared)))
 
-    async def _call(self, handler: Registered, run: Run, journal: Journal) -> Any:
+    async def _finish_steps(self, run: Run) -> None:
+        """Record the last failures that the handler caught, if it asked for everything that is recorded."""
+        run.steps.require_all_asked()
+        await run.steps.record_failures()
+
+    async def _call(self, handler: Registered, run: Run, journal: Journal, held: Held) -> Any:
         task = asyncio.current_task()
         assert task is not None
         loop = self._runner.caller.loop
+        run.signals.declared = handler.signals
+        names = None if handler.signals is None else sorted(handler.signals)
+        if names != journal.declared:
+            await self._runner.persist("signals are not declared", lambda: journal.declare(names))
+        if handler.is_async:
+            run.watch_tasks()
         given = run if handler.is_async else BlockingRun(run, OnLoop(loop))
         args, named = arguments_of(handler, given, run.args)
         watching = asyncio.create_task(self._watch(run, journal, task))
         try:
-            value = await self._runner.caller.call(handler, args, run, named)
+            value = await self._runner.caller.call(handler, args, run, named, held=held)
         finally:
             watching.cancel()
         await asyncio.sleep(0)  # a cancel that came just before the end is raised here, and not in the settlement
@@ -195,12 +231,15 @@ class Runs:
 
     # Settling.
 
-    async def _settle(self, run: Run, journal: Journal, outcome: holdfast.processes.ProcessOutcome) -> None:
-        """End a run, and tell its parent in the same transaction."""
+    async def _settle(self, run: Run, outcome: holdfast.processes.ProcessOutcome) -> None:
+        """End a run, and tell its parent in the same transaction. Without a result, its children are cancelled first.
+
+        A worker that is killed in between leaves a run that has not ended: its next claim asks the children again.
+        """
+        if not isinstance(outcome, holdfast.processes.Completed):
+            for child_id in run.all_children():
+                await self._cancel_child(run.id, child_id, outcome)
         await self._runner.persist("a run is not ended", lambda: self._end(run, outcome))
-        if isinstance(outcome, holdfast.processes.Cancelled):
-            for child_id in run.children or _children_in(journal):
-                await self._cancel_child(child_id, outcome.message)
         if isinstance(outcome, holdfast.processes.Completed | holdfast.processes.Cancelled):
             self._runner.tally.done += 1
 
@@ -218,23 +257,26 @@ class Runs:
             await self._complete(run, holdfast.processes.Completed(control={"spilled": refs}))
 
     async def _complete(self, run: Run, outcome: holdfast.processes.ProcessOutcome) -> None:
-        parent = _parent_of(run.claim.process)
+        parent = parent_run(run.claim.process.provenance.caused_by)
         if parent is None:
             await self._store.processes.complete(run.id, outcome, lease=run.claim.lease)
             return
+        parent = await newest_id(self._store, parent)
         async with self._store.transaction() as tx:
             await tx.processes.complete(run.id, outcome, lease=run.claim.lease)
-            with suppress(holdfast.AlreadyTerminal, holdfast.UnknownProcess):  # the parent does not wait any more
-                await tx.events.signal(parent, CHILD_ENDED, run.id, replay_key=f"child:{run.id}")
+            await _tell(tx, parent, run.id)
 
-    async def _cancel_child(self, child_id: str, reason: str) -> None:
+    async def _cancel_child(self, parent_id: str, child_id: str, outcome: holdfast.processes.ProcessOutcome) -> None:
+        reason = f"its parent {parent_id!r} ended without a result"
+        if isinstance(outcome, holdfast.processes.Cancelled):
+            reason = outcome.message
         try:
-            await cancel_newest(self._store, child_id, reason or "its parent was cancelled")
+            await self._runner.persist("a child is not cancelled", lambda: cancel_newest(self._store, child_id, reason))
+        except (holdfast.AlreadyTerminal, holdfast.UnknownProcess):
+            pass
         except holdfast.HoldfastError as error:
-            if not isinstance(error, holdfast.AlreadyTerminal | holdfast.UnknownProcess):
-                log_event(
-                    "worker", WARNING, "a child was not cancelled (%(error_class)s)", error_class=type(error).__name__
-                )
+            message = "a child was not cancelled (%(error_class)s)"
+            log_event("worker", WARNING, message, error_class=type(error).__name__)
 
     async def _continue(self, handler: Registered, run: Run, journal: Journal, over: Continued) -> None:
         """End a run and start the one that goes on for it, unless the run was asked to cancel meanwhile.
@@ -253,7 +295,7 @@ class Runs:
             self._runner.tally.done += 1
             return
         await self._runner.persist("a run is not loaded", journal.refresh)
-        await self._settle(run, journal, cancelled(journal, None))
+        await self._settle(run, cancelled(journal, None))
 
     async def _suspend(self, claim: holdfast.processes.RunClaim, journal: Journal, asleep: Suspended) -> None:
         await self._runner.persist(
@@ -263,14 +305,35 @@ class Runs:
             ),
         )
 
+    async def _hold(self, run: Run, journal: Journal, conflict: StepConflict) -> None:
+        """Hold a run whose code has changed: it loses no attempt, and is tried again, because the right code may come.
+
+        The first such call is recorded, so that all workers agree on the delay, and the log of the run says it.
+        """
+        persist, store = self._runner.persist, self._store
+        name = f"{HELD}{hash_of(conflict.name)}"  # a name of any length
+        if name not in journal.held:
+            facts = {"value": {"step": conflict.name, "problem": conflict.problem}}
+            await persist("a held run is not recorded", lambda: journal.record(name, facts))
+        now_ms = await persist("the time is not read", store.now_ms)
+        delay_ms = hold_delay_ms(now_ms - journal.held[name], chance=random.random())  # noqa: S311 - spreads retries
+        message = "run %(process_id)s of kind %(kind)r is held: its code has changed: see holdfast why"
+        log_event("worker", WARNING, message, process_id=run.id, kind=run.kind)
+        self._runner.tally.count(Failure("process", run.kind, run.id, None, run.attempt, conflict, delay_ms, held=True))
+        await persist(
+            "a run is not held",
+            lambda: store.processes.suspend(
+                run.claim.lease, seen=journal.seen, due_at_ms=now_ms + delay_ms, error=described(conflict, store.limits)
+            ),
+        )
+
     async def _fail(self, handler: Registered, run: Run, error: BaseException) -> None:
         """Record a failed attempt. The run waits for its next one, or has failed."""
         delay_ms = handler.retry.delay_after(run.attempt, error, chance=random.random())  # noqa: S311 - spreads retries
         self._runner.tally.count(Failure("process", run.kind, run.id, None, run.attempt, error, delay_ms))
-        said = described(error)
+        said = described(error, self._store.limits)
         if delay_ms is None:
-            failed = holdfast.processes.Failed(said, code="handler_failed")
-            await self._runner.persist("a failure is not recorded", lambda: self._end(run, failed))
+            await self._settle(run, holdfast.processes.Failed(said, code="handler_failed"))
         else:
             await self._runner.persist(
                 "a failure is not recorded",
@@ -280,13 +343,13 @@ class Runs:
 
 def cancelled(journal: Journal, error: BaseException | None) -> holdfast.processes.Cancelled:
     """Return the outcome of a run that was cancelled on request."""
-    raw = None if error is None else {"error": described(error)}
+    raw = None if error is None else {"error": described(error, journal.limits)}
     return holdfast.processes.Cancelled(_text_in(journal.cancel, "reason") or "cancelled on request", raw=raw)
 
 
 def abandoned(run: Run, journal: Journal, owner_id: str) -> holdfast.processes.Abandoned:
-    """Return the outcome of a run whose holder was lost and that must not be run again, with the evidence."""
-    lost = run.claim.process.lost_owner_id
+    """Return the outcome of a run that lost its holder, or loses this one, and must not be run again, with evidence."""
+    lost = run.claim.process.lost_owner_id or owner_id
     evidence = {
         "lost_owner_id": lost,
         "found_by": owner_id,
@@ -299,20 +362,25 @@ def abandoned(run: Run, journal: Journal, owner_id: str) -> holdfast.processes.A
     )
 
 
-def _parent_of(process: holdfast.processes.Process) -> str | None:
-    cause = process.provenance.caused_by
-    return _text_in(cause, "process_id") if _text_in(cause, "type") == "run" else None
+async def _tell(tx: holdfast.Store, parent: str | None, child_id: str) -> None:
+    """Tell a parent that its child has ended, or the run that went on for the parent meanwhile."""
+    while parent is not None:
+        try:
+            await tx.events.signal(parent, CHILD_ENDED, child_id, replay_key=f"child:{child_id}")
+        except holdfast.UnknownProcess:
+            return
+        except holdfast.AlreadyTerminal:
+            process = await tx.processes.get(parent)
+            following = None if process is None else await following_run(tx, process)
+            parent = None if following is None else following.id  # None: it does not wait any more
+        else:
+            return
 
 
 def _text_in(document: object, field: str) -> str | None:
     """Return a text in a document, None if it has none there."""
     value = cast("dict[str, object]", document).get(field) if isinstance(document, dict) else None
     return value if isinstance(value, str) else None
-
-
-def _children_in(journal: Journal) -> list[str]:
-    """Return the children that an earlier call of the handler started, if this one did not get that far."""
-    return [str(step["value"]) for name, step in journal.steps.items() if name.startswith(STARTED)]
 
 
 def _is_of(error: BaseException, process_id: str) -> bool:

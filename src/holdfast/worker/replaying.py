@@ -15,10 +15,11 @@ import msgspec
 import holdfast
 from holdfast import typed_values
 from holdfast.spilling import value_of
+from holdfast.step_names import HANDED_OVER
 from holdfast.worker.blocking_run import BlockingRun
 from holdfast.worker.calls import Caller
 from holdfast.worker.driving import OnLoop
-from holdfast.worker.handlers import Registered, arguments_of
+from holdfast.worker.handlers import Registered, arguments_of, handler_of
 from holdfast.worker.journal import Journal
 from holdfast.worker.run import Run
 from holdfast.worker.run_errors import Continued, StepConflict, Suspended
@@ -73,19 +74,9 @@ def replay(store: holdfast.BlockingStore, worker: Worker, run_id: str) -> Replay
         raise holdfast.UnknownProcess(run_id)
     if not isinstance(process.input, holdfast.processes.Run):
         raise holdfast.InvalidRequest("run_id", f"process {run_id!r} is not a run: it has no handler")
-    handler = _handler_of(worker, process.input)
+    handler = handler_of(worker, process.input.kind, process.input.version)
     events = list(holdfast.every(store.events.after, run_id, limit=store.limits.page))
     return asyncio.run(_Replaying(store, process, handler, events).replay())
-
-
-def _handler_of(worker: Worker, given: holdfast.processes.Run) -> Registered:
-    try:
-        return worker.handlers.of_run(given.kind, given.version)
-    except KeyError:
-        known = ", ".join(f"{one.kind} version {one.version or 'any'}" for one in worker.handlers.of_runs())
-        raise holdfast.InvalidRequest(
-            "worker", f"has no handler for runs of {given.kind!r}, version {given.version!r}: it has {known or 'none'}"
-        ) from None
 
 
 class _Replaying:
@@ -99,7 +90,7 @@ class _Replaying:
         self._store = store
         self._process = process
         self._handler = handler
-        recorded: Any = _RecordedStore(store, process.id)
+        recorded: Any = _RecordedStore(store)
         claim = holdfast.processes.RunClaim(process, cast("Any", None))  # its lease is for writes only
         self._journal = _RecordedJournal(recorded, claim)
         self._journal.read(events)
@@ -114,8 +105,8 @@ class _Replaying:
         found: list[Difference] = []
         try:
             value = await self._call()
-        except StepConflict as error:
-            self._steps.conflict = error
+        except StepConflict:
+            pass  # the steps have it
         except Continued as over:
             found += self._unasked() + await self._continued(over)
         except Suspended as asleep:
@@ -133,6 +124,7 @@ class _Replaying:
 
     async def _call(self) -> Any:
         run, handler, caller = self._run, self._handler, Caller()
+        run.signals.declared = handler.signals
         given = run if handler.is_async else BlockingRun(run, OnLoop(caller.loop), run.store)
         args, named = arguments_of(handler, given, run.args)
         return await caller.call(handler, args, run, named)
@@ -145,7 +137,8 @@ class _Replaying:
     # Comparing.
 
     def _unasked(self) -> list[Difference]:
-        names = [name for name in (*self._journal.steps, *self._journal.retried) if name not in self._steps.asked]
+        known = self._steps.asked | self._journal.copied | {HANDED_OVER}
+        names = [name for name in (*self._journal.steps, *self._journal.retried) if name not in known]
         problem = "it is recorded, and the handler did not ask for it"
         return [Difference("not asked for", name, problem) for name in dict.fromkeys(names)]
 
@@ -163,7 +156,7 @@ class _Replaying:
         ]
 
     def _raised(self, error: Exception) -> list[Difference]:
-        said, outcome = described(error), self._process.outcome
+        said, outcome = described(error, self._store.limits), self._process.outcome
         recorded = outcome.message if isinstance(outcome, holdfast.processes.Failed) else self._process.last_error
         if said == recorded or isinstance(outcome, holdfast.processes.Cancelled | holdfast.processes.Abandoned):
             return []
@@ -209,6 +202,7 @@ class _RecordedJournal(Journal):
         """Take the events of the run."""
         for event in events:
             self._add(event)
+        self.cancel = None  # a run that was cancelled is replayed as far as it got
 
     def stop(self, place: str, step: str | None = None) -> NoReturn:
         """End the call of the handler: what it asks for is not recorded."""
@@ -223,11 +217,7 @@ class _RecordedJournal(Journal):
         """Stop: nothing is recorded."""
         self.stop(f"step {name!r}", name)
 
-    def next_progress(self) -> str:
-        """Return no key: nothing is reported."""
-        return ""
-
-    async def report(self, payload: Any, replay_key: str) -> None:
+    async def report(self, payload: Any, key: str) -> None:
         """Report nothing."""
 
 
@@ -235,15 +225,6 @@ class _RecordedSteps(Steps):
     """Steps that are found in the journal, and never called."""
 
     journal: _RecordedJournal
-    conflict: StepConflict | None = None
-
-    def find(self, name: str, facts: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return a step that is recorded, None if it is not."""
-        try:
-            return super().find(name, facts)
-        except StepConflict as error:
-            self.conflict = error
-            raise
 
     def require_room(self, name: str) -> None:
         """Stop before a step is called. One that failed for good raises that error again instead."""
@@ -255,11 +236,11 @@ class _RecordedSteps(Steps):
 class _RecordedStore:
     """The part of a store that a run needs, without writes."""
 
-    def __init__(self, store: holdfast.BlockingStore, run_id: str) -> None:
+    def __init__(self, store: holdfast.BlockingStore) -> None:
         self._store = store
         self.limits = store.limits
         self.artifacts = _RecordedArtifacts(store)
-        self.processes = _RecordedProcesses(store, run_id)
+        self.processes = _RecordedProcesses(store)
 
     async def now_ms(self) -> int:
         return await asyncio.to_thread(self._store.now_ms)
@@ -274,20 +255,11 @@ class _RecordedArtifacts:
 
 
 class _RecordedProcesses:
-    def __init__(self, store: holdfast.BlockingStore, run_id: str) -> None:
+    def __init__(self, store: holdfast.BlockingStore) -> None:
         self._store = store
-        self._run_id = run_id
 
     async def get(self, process_id: str) -> holdfast.processes.Process | None:
         return await asyncio.to_thread(self._store.processes.get, process_id)
-
-    async def start(self, kind: str, args: Any, *, id: str, version: str, provenance: object) -> None:  # noqa: ARG002
-        """Start nothing. Raises `StepConflict` if the child was started as another run."""
-        child = await self.get(id)
-        given = None if child is None else cast("holdfast.processes.Run", child.input)
-        if given is not None and ((given.kind, given.version) != (kind, version) or not _same(given.args, args)):
-            before, now = f"{given.kind!r} with {_short(given.args)}", f"{kind!r} with {_short(args)}"
-            raise StepConflict(self._run_id, id, f"the child was started as {before}, and is {now} now")
 
 
 class _NoStore:

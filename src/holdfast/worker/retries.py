@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 import holdfast
 
+MOST_ATTEMPTS = 2**31 - 1
 LONGEST_S = 7 * 24 * 3600.0
+FIRST_HOLD_MS = 10_000
+"""Delay before a run whose code has changed is tried again for the first time."""
+LONGEST_HOLD_MS = 300_000
+"""Longest delay between two tries of such a run: the right code may be deployed at any time."""
 
 
 class GiveUp(Exception):
@@ -33,8 +38,8 @@ class Retry(msgspec.Struct, frozen=True):
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        if not _is_whole(self.attempts) or self.attempts < 1:
-            raise holdfast.InvalidRequest("retry.attempts", "must be a whole number from 1 on")
+        if not _is_whole(self.attempts) or not 1 <= self.attempts <= MOST_ATTEMPTS:
+            raise holdfast.InvalidRequest("retry.attempts", f"must be a whole number from 1 to {MOST_ATTEMPTS}")
         for name, least, most in (
             ("backoff_s", 0.0, LONGEST_S),
             ("factor", 1.0, 1000.0),
@@ -54,8 +59,32 @@ class Retry(msgspec.Struct, frozen=True):
 
     def delay_after(self, attempt: int, error: BaseException, *, chance: float) -> int | None:
         """Return the delay after an attempt that failed so, None if it was the last one."""
-        is_last = isinstance(error, GiveUp) or attempt >= self.attempts
+        is_last = gives_up(error) or attempt >= self.attempts
         return None if is_last else self.delay_ms(attempt, chance=chance)
+
+
+def gives_up(error: BaseException) -> bool:
+    """Return whether an error is `GiveUp`, or a group with one, as a `TaskGroup` raises it."""
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return group.subgroup(GiveUp) is not None
+    return isinstance(error, GiveUp)
+
+
+def require_attempt(retry: Retry, attempt: int, *, after_outage: bool) -> None:
+    """Raise `GiveUp` for claimed work that lost its workers at every attempt.
+
+    Not after an outage: a claim that ended in it was not lost by the death of a worker. The work gets one call more.
+    Workers that start later have met no outage, so that work which kills every worker still comes to its end.
+    """
+    if attempt > retry.attempts and not after_outage:
+        raise GiveUp(f"no worker survived its {retry.attempts} attempts")
+
+
+def hold_delay_ms(held_for_ms: int, *, chance: float) -> int:
+    """Return the delay before a run is tried again that was first held so long ago: as long again, within bounds."""
+    delay_ms = min(max(held_for_ms, FIRST_HOLD_MS), LONGEST_HOLD_MS)
+    return int(delay_ms * (0.9 + 0.2 * chance))
 
 
 def _is_whole(value: object) -> bool:

@@ -74,7 +74,7 @@ class Router(Duty):
     async def _fail(self, delivery: holdfast.triggers.TriggerDelivery, error: Exception) -> bool:
         log_event("worker", WARNING, "a delivery failed (%(error_class)s)", error_class=type(error).__name__)
         try:
-            await self._store.triggers.mark_failed(delivery, described(error))
+            await self._store.triggers.mark_failed(delivery, described(error, self._store.limits))
         except holdfast.NotFound:
             return True  # its subscription was forgotten meanwhile, with its deliveries
         return True

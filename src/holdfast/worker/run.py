@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 import time
 import uuid
-from collections import Counter
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
-from functools import partial
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast, overload
 
 import msgspec
 
 import holdfast
 from holdfast import typed_values
+from holdfast.records.processes import CHILD_ENDED, part_of_id
+from holdfast.run_chains import original_run
 from holdfast.spilling import value_of
-from holdfast.worker.journal import OWN, SIGNAL, Journal, JournalUse, require_few
+from holdfast.step_names import DETACHED, OWN, RESULT, STARTED
+from holdfast.worker.children import Child
+from holdfast.worker.following import newest_run
+from holdfast.worker.journal import Journal, JournalUse, report_key, require_few
 from holdfast.worker.retries import Retry
 from holdfast.worker.run_errors import ChildFailed, Continued, Suspended
-from holdfast.worker.steps import Persist, StepCall, Steps, in_step
+from holdfast.worker.steps import Persist, StepCall, Steps, hash_of, in_branch, in_step, milliseconds
+from holdfast.worker.taking import Signals
 
 T = TypeVar("T")
 InThread: TypeAlias = Callable[..., Awaitable[Any]]
@@ -33,13 +36,6 @@ InThread: TypeAlias = Callable[..., Awaitable[Any]]
 
 IN_MEMORY_MS = 5_000
 """A wait up to this long keeps the slot of the worker. A longer one suspends the run."""
-STARTED = f"{OWN}started:"
-_SIGNAL_NAME = re.compile(r"[A-Za-z0-9_-]+")
-LONGEST_S = 366 * 24 * 3600.0
-RESERVED = "holdfast-"
-"""The beginning of names of signals that are the worker's own."""
-CHILD_ENDED = f"{RESERVED}child"
-"""The signal that a run gets when a child of it has ended."""
 LOOK_AT_CHILD_MS = 60_000
 """Time until a run that waits for a child looks at it without a signal: others may have ended the child."""
 
@@ -53,20 +49,17 @@ class Run:
         self.claim = claim
         self.store: Any = store
         """The worker's store: a `Store` in an `async def` handler, a `BlockingStore` in a plain one."""
-        self.cancelled = False
-        """True once the worker has given up on this call. A handler in a thread should return then."""
+        self._given_up = asyncio.Event()
         self.steps = Steps(claim.process.id, journal, persist)
         self._journal = journal
         self._persist = persist
         self._store = store
-        self._counts: Counter[str] = Counter()
-        self.taken: Counter[str] = Counter()
-        """Counts the signals of each name that the handler has taken."""
         self.in_memory_ms = IN_MEMORY_MS
         self.in_thread: InThread = asyncio.to_thread
         self.wrap_branch: Callable[[Awaitable[Any]], Awaitable[Any]] = lambda branch: branch
-        self.children: list[str] = []
-        """Ids of the children that are cancelled with this run."""
+        self.signals = Signals(self, store, journal, persist)
+        self._children: list[str] = []
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] | None = None
 
     def __repr__(self) -> str:
         return f"Run({self.kind!r}, {self.id!r})"
@@ -102,8 +95,21 @@ class Run:
 
     @property
     def journal(self) -> JournalUse:
-        """The size of the run's journal, and its limits. `continue_as_new` goes on with an empty one."""
-        return self._journal.use
+        """The part of the run's journal that the handler has got to, and the limits of the whole.
+
+        It is the same whenever the handler runs again, so that the handler may decide by it. Signals that were not
+        taken are not in it. `continue_as_new` goes on with an empty journal.
+        """
+        return self.steps.use
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the worker has given up on this call, or the run is to be cancelled: return then."""
+        return self._given_up.is_set() or self.steps.is_cancelled
+
+    @cancelled.setter
+    def cancelled(self, given_up: bool) -> None:
+        (self._given_up.set if given_up else self._given_up.clear)()
 
     # Steps.
 
@@ -112,26 +118,28 @@ class Run:
         self,
         name: str,
         function: Callable[..., Coroutine[Any, Any, T]],
+        /,
         *args: Any,
         retry: Retry | None = None,
         **named: Any,
     ) -> T: ...
     @overload
     async def step(
-        self, name: str, function: Callable[..., T], *args: Any, retry: Retry | None = None, **named: Any
+        self, name: str, function: Callable[..., T], /, *args: Any, retry: Retry | None = None, **named: Any
     ) -> T: ...
     async def step(
-        self, name: str, function: Callable[..., Any], *args: Any, retry: Retry | None = None, **named: Any
+        self, name: str, function: Callable[..., Any], /, *args: Any, retry: Retry | None = None, **named: Any
     ) -> Any:
         """Call a function, record its result under the name, and return it. Recorded before: return that at once.
 
         The result is a JSON document, or a value of the type that the function declares to return. With `retry`, a
         call that fails is made again after a back-off, which holds no worker if it is long; after the last attempt
-        `StepFailed` is raised. Pass `run.key(name)` to the outside as an idempotency key.
+        `StepFailed` is raised. To pass the function an argument of that name, use `functools.partial(function,
+        retry=…)`. Pass `run.key(name)` to the outside as an idempotency key.
         """
         call = StepCall(self.steps, name, function, args, named, retry)
         while call.found is None:
-            await self.until(call.next_attempt_at_ms())
+            await self.before(call)
             began_s = time.monotonic()
             try:
                 with in_step(name):
@@ -150,26 +158,58 @@ class Run:
         return await value if inspect.isawaitable(value) else value
 
     def key(self, name: str) -> str:
-        """Return the idempotency key of a step: the same at each attempt, and unlike that of any other step."""
-        # No "/" in the last part: the key of step `b/c` of run `a` is not that of step `c` of run `a/b`.
-        part = name.replace("%", "%25").replace("/", "%2F")
-        return f"{self.id}/{part}"
+        """Return the idempotency key of a step: the same at each attempt, and unlike that of any other step.
 
-    async def until(self, at_ms: int | None) -> None:
+        It is the same in a retry of the run, too.
+        """
+        # No "/" in the last part: the key of step `b/c` of run `a` is not that of step `c` of run `a/b`.
+        return f"{self._original_id}/{part_of_id(name)}"
+
+    @property
+    def _original_id(self) -> str:
+        """The id after which children and effects are named. A retry finds those of the run that it retries."""
+        return original_run(self.id, self.claim.process.provenance.caused_by)
+
+    async def before(self, call: StepCall) -> None:
+        """Wait until a step may be called, and record the failed steps before it that the handler caught."""
+        await self._until(call.next_attempt_at_ms())
+        await self.steps.record_failures()
+
+    async def _until(self, at_ms: int | None) -> None:
         """Wait durably until a time that is recorded, None being now."""
         left_ms = 0 if at_ms is None else at_ms - await self._store.now_ms()
         if left_ms > self.in_memory_ms:
-            raise Suspended(at_ms)
+            self._require_own_task("run.step(retry=…)")
+            await self.fall_asleep(at_ms)
         if left_ms > 0:
-            await asyncio.sleep(left_ms / 1000)
+            await self.while_wanted(asyncio.sleep(left_ms / 1000))
+
+    async def while_wanted(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """Wait in memory. Raises `CancelledError` once the worker has given up on the call, in a thread, too."""
+        work, given_up = asyncio.ensure_future(waiting), asyncio.ensure_future(self._given_up.wait())
+        try:
+            await asyncio.wait([work, given_up], return_when=asyncio.FIRST_COMPLETED)
+            if given_up.done():
+                raise asyncio.CancelledError
+            return work.result()
+        finally:
+            work.cancel()
+            given_up.cancel()
+
+    async def fall_asleep(self, due_at_ms: int | None, wait: holdfast.processes.SignalWait | None = None) -> NoReturn:
+        """End the call of the handler in this branch. The run sleeps until then, or until a signal comes."""
+        await self.steps.record_failures()
+        self.steps.suspend(Suspended(due_at_ms, wait))
 
     def continue_as_new(self, args: Any = None, *, version: str | None = None) -> NoReturn:
         """End this run, and go on as a new one with these arguments and an empty journal, in one transaction.
 
-        The new run has the wake target, the parent and the signals that this one did not take. `result` of this run is
-        that of the new one. `SignalsLeft` if there are more than 1,000 such signals.
+        The new run has the wake target, the parent, the signals that this one did not take, and the children that have
+        not ended: `run.children` lists them there, and `run.child(id)` is a handle on one. `result` of this run is that
+        of the new one. `SignalsLeft` if there are more than 1,000 such signals.
         """
-        require_few(self.id, self._journal.signals, self.taken)
+        self.steps.require_outside("run.continue_as_new")
+        require_few(self.id, self._journal.signals, self.signals.gone())
         raise Continued(typed_values.plain(args), version)
 
     async def gather(self, *branches: Awaitable[Any]) -> list[Any]:
@@ -177,7 +217,10 @@ class Run:
 
         A branch that fails, or continues the run as a new one, does so once the other branches have ended or sleep.
         """
-        gathering = asyncio.gather(*(_caught(self.wrap_branch(branch)) for branch in branches))
+        place = self.steps.number("gather")
+        gathering = asyncio.gather(
+            *(self._caught(f"{place}.{index}.", self.wrap_branch(one)) for index, one in enumerate(branches))
+        )
         # A call that ends before its branches reads their errors nowhere else.
         gathering.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         try:
@@ -197,35 +240,70 @@ class Run:
         if asleep:
             times = [one.due_at_ms for one in asleep if one.due_at_ms is not None]
             waits = [one.wait for one in asleep if one.wait is not None]
-            raise Suspended(min(times) if times else None, waits[0] if waits else None)
+            await self.fall_asleep(min(times) if times else None, waits[0] if waits else None)
         return results
+
+    async def _caught(self, place: str, branch: Awaitable[Any]) -> Any:
+        if self._tasks is not None:
+            self._tasks.add(_current_task())
+        try:
+            with in_branch(place):
+                return await branch
+        except (Suspended, Continued) as over:
+            return over
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # raised once the other branches have ended
+            return _Failed(error)
+
+    def watch_tasks(self) -> None:
+        """Refuse from now on that a task which the run does not know lets it sleep. Called in the handler's task.
+
+        Once that task was cancelled, each call of the run is, too.
+        """
+        self.steps.task = _current_task()
+        self._tasks = weakref.WeakSet([self.steps.task])
+
+    def _require_own_task(self, call: str) -> None:
+        """Refuse a call in a task of the handler's own: a wait there would let the run sleep while the others go on.
+
+        And calls without a name are told apart by their order, which is not always the same between tasks.
+        """
+        if self._tasks is not None and _current_task() not in self._tasks:
+            raise holdfast.InvalidRequest(
+                call,
+                "is called in a task that the run does not know: use `await run.gather(...)` in place of "
+                "asyncio.gather, TaskGroup and create_task, and `timeout_s=` in place of asyncio.wait_for",
+            )
 
     # Time and chance.
 
     async def now(self) -> int:
         """Return the time of the store's clock in milliseconds, the same whenever the handler is run again."""
-        return cast("int", await self.steps.once(self._next("now"), self._store.now_ms))
+        self._require_own_task("run.now")
+        return cast("int", await self.steps.once(self._next("now"), self._store.now_ms, call="run.now"))
 
     async def uuid(self) -> str:
         """Return a random UUID, the same whenever the handler is run again."""
+        self._require_own_task("run.uuid")
 
         async def make() -> str:
             return str(uuid.uuid4())
 
-        return cast("str", await self.steps.once(self._next("uuid"), make))
+        return cast("str", await self.steps.once(self._next("uuid"), make, call="run.uuid"))
 
     async def sleep(self, seconds: float) -> None:
         """Sleep durably. A sleep of more than 5 s holds no worker, and a crash does not start it anew."""
-        length_ms = _milliseconds("run.sleep", seconds)
+        self._require_own_task("run.sleep")
+        length_ms = milliseconds("run.sleep", seconds)
 
         async def until() -> int:
             return await self._store.now_ms() + length_ms
 
-        await self.until(await self.steps.once(self._next("sleep"), until))
+        await self._until(await self.steps.once(self._next("sleep"), until, call="run.sleep"))
 
     def _next(self, what: str) -> str:
-        self._counts[what] += 1
-        return f"{OWN}{what}:{self._counts[what]}"
+        return f"{OWN}{what}:{self.steps.number(what)}"
 
     # Signals.
 
@@ -233,46 +311,13 @@ class Run:
         """Wait for a signal and return its payload: each is taken once, in order. `TimeoutError` if none comes in time.
 
         Meanwhile the run is suspended and holds no worker. Send it with `store.events.signal(run_id, name, payload)`.
+        If the handler declares a type for it, the payload comes as a value of that. A signal that is none is rejected:
+        that is recorded with the reason, `run_facts` lists it, and the run waits for the next one.
         """
-        _require_signal_name(name)
-        place = self._next(f"signal:{name}")
-        until_ms = None if timeout_s is None else await self._deadline(place, timeout_s)
-        if self._journal.steps.get(f"{place}:timeout") is None:
-            payloads = await self._arrived(name, until_ms)
-            if payloads:
-                self.taken[name] += 1
-                return payloads[0]
-        await self.steps.once(f"{place}:timeout", partial(_given, None))
-        raise TimeoutError(f"no signal {name!r} within {timeout_s:g} s")
-
-    async def _deadline(self, place: str, timeout_s: float) -> int:
-        length_ms = _milliseconds("timeout_s", timeout_s)
-
-        async def until() -> int:
-            return await self._store.now_ms() + length_ms
-
-        return cast("int", await self.steps.once(place, until))
-
-    async def _arrived(self, name: str, until_ms: int | None) -> list[Any]:
-        """Return the signals of a name that no earlier call took. Suspend the run if they may still come."""
-        while not (payloads := self._journal.signals.get(name, [])[self.taken[name] :]):
-            if until_ms is None:
-                raise Suspended(None, self._wait(name))
-            left_ms = until_ms - await self._store.now_ms()
-            if left_ms > self.in_memory_ms:
-                raise Suspended(until_ms, self._wait(name))
-            if left_ms > 0:
-                with suppress(holdfast.WaitTimeout):
-                    await self._store.events.wait_for(
-                        self.id, f"{SIGNAL}{name}", after=self._journal.seen, timeout_ms=left_ms
-                    )
-            await self._persist("signals are not read", self._journal.refresh)
-            if left_ms <= 0:
-                return self._journal.signals.get(name, [])[self.taken[name] :]
-        return payloads
-
-    def _wait(self, name: str) -> holdfast.processes.SignalWait:
-        return holdfast.processes.SignalWait(name, ordinal=self.taken[name] + 1)
+        self._require_own_task("run.signal")
+        self.steps.require_outside("run.signal")
+        self.signals.require_known(name)
+        return await self.signals.take(name, timeout_s)
 
     # Children and reports.
 
@@ -280,29 +325,57 @@ class Run:
         self, kind: str, args: Any = None, *, id: str | None = None, version: str = "1", detached: bool = False
     ) -> Child:
         """Start a child run, once. It is cancelled with this run unless it is `detached`."""
-        child_id = f"{self.id}/{self._next('child').removeprefix(OWN)}" if id is None else id
+        parent_id = self._original_id
+        if id is None:
+            self._require_own_task("run.start without an id")
+        child_id = f"{parent_id}/{self._next('child').removeprefix(OWN)}" if id is None else id
         given = typed_values.plain(args)
-        if not detached and f"{STARTED}{child_id}" not in self._journal.steps:
-            self.steps.require_room(f"{STARTED}{child_id}")
-        provenance = holdfast.processes.Provenance(caused_by={"type": "run", "process_id": self.id})
-        await self._persist(
-            "a child is not started",
-            lambda: self._store.processes.start(kind, given, id=child_id, version=version, provenance=provenance),
-        )
+        provenance = holdfast.processes.Provenance(caused_by={"type": "run", "process_id": parent_id})
+
+        async def start(store: holdfast.Store) -> None:
+            await store.processes.start(kind, given, id=child_id, version=version, provenance=provenance)
+
+        place = f"{DETACHED if detached else STARTED}{child_id}"
+        facts = {"kind": kind, "version": version, "args": hash_of(given)}
+        # Recorded together with the start: a child that has ended since, and was pruned, is not started again.
+        if self.steps.find(place, facts, call="run.start") is None:
+            self.steps.require_room(place)
+            await self.steps.record_failures()
+            step = {"value": child_id, **facts}
+            await self.steps.write("a child is not started", lambda: self._journal.record_with(place, step, start))
+            self.steps.reach(place)
         if not detached:
-            self.children.append(child_id)
-            await self.steps.once(f"{STARTED}{child_id}", partial(_given, child_id))
-        return Child(self, child_id)
+            self._children.append(child_id)
+        return self.child(child_id)
+
+    def child(self, id: str) -> Child:
+        """Return a handle on a child by its id, such as on one of the run that this one continues. Reads nothing."""
+        return Child(self, id)
+
+    @property
+    def children(self) -> tuple[str, ...]:
+        """The ids of the children that are cancelled with this run, in the order in which they were started.
+
+        First come those of the run that this one continues, if they had not ended then. Detached ones are not listed.
+        """
+        return tuple(dict.fromkeys([*self._journal.inherited, *self._children]))
+
+    def all_children(self) -> list[str]:
+        """Return the children that are cancelled with the run, also those that this call did not get to yet."""
+        recorded = (str(step["value"]) for name, step in self._journal.steps.items() if name.startswith(STARTED))
+        return list(dict.fromkeys([*self.children, *recorded]))
 
     async def result_of(self, child_id: str, declared: Any = None) -> Any:
         """Return the result of a run once it has ended. Meanwhile this run is suspended."""
-        place = f"{OWN}result:{child_id}"
-        found = self.steps.find(place)
+        self._require_own_task("child.result")
+        place = f"{RESULT}{child_id}"
+        found = self.steps.find(place, call="child.result")
         if found is None:
+            await self.steps.record_failures()
             outcome = await self._persist("a child is not read", lambda: self._outcome_of(child_id))
             if outcome is None:
                 self.steps.asked.discard(place)
-                raise Suspended(await self._store.now_ms() + LOOK_AT_CHILD_MS, self._wait(CHILD_ENDED))
+                await self.fall_asleep(await self._store.now_ms() + LOOK_AT_CHILD_MS, self.signals.wait(CHILD_ENDED))
             if isinstance(outcome, holdfast.processes.Completed):
                 # The whole value: the journal of this run must not depend on artifacts of the child, which may be
                 # pruned first.
@@ -314,46 +387,34 @@ class Run:
         outcome = msgspec.convert(value, holdfast.processes.ProcessOutcome)
         if not isinstance(outcome, holdfast.processes.Completed):
             raise ChildFailed(child_id, outcome)
-        return outcome.value if declared is None else typed_values.decoded(outcome.value, declared)
+        if declared is None:
+            return outcome.value
+        try:
+            return typed_values.decoded(outcome.value, declared)
+        except (TypeError, msgspec.ValidationError) as error:
+            problem = f"the result of child run {child_id!r} is no {typed_values.name_of(declared)}: {error}"
+            raise holdfast.InvalidRequest("declared", problem) from error
 
     async def _outcome_of(self, child_id: str) -> holdfast.processes.ProcessOutcome | None:
-        """Return the outcome of a run or of the one that it continued as, None if that has not ended."""
-        next_id: str | None = child_id
-        outcome: holdfast.processes.ProcessOutcome | None = None
-        while next_id is not None:
-            process = await self._store.processes.get(next_id)
-            if process is None:
-                raise holdfast.UnknownProcess(next_id)
-            outcome = process.outcome
-            next_id = process.continued_as
-        return outcome
+        """Return the outcome of a run or of the one that went on for it, None if that has not ended."""
+        process = await newest_run(self._store, child_id)
+        if process is None:
+            raise holdfast.UnknownProcess(child_id)
+        return process.outcome
 
     async def progress(self, payload: Any) -> None:
-        """Append a report for those who follow the run with `store.events.follow(run.id)`."""
-        key = self._journal.next_progress()
-        await self._persist("progress is not reported", lambda: self._journal.report(payload, key))
+        """Append a report for those who follow the run with `store.events.follow(run.id)`, once.
 
-
-class Child:
-    """A run that another run has started."""
-
-    def __init__(self, parent: Run, id: str) -> None:
-        self._parent = parent
-        self.id = id
-
-    def __repr__(self) -> str:
-        return f"Child({self.id!r})"
-
-    @overload
-    async def result(self) -> Any: ...
-    @overload
-    async def result(self, declared: type[T]) -> T: ...
-    async def result(self, declared: Any = None) -> Any:
-        """Return the child's result once it has ended, as a value of a type if one is given.
-
-        `ChildFailed` if it has no result.
+        It is an event of the run's journal: `JournalFull` if that has no room.
         """
-        return await self._parent.result_of(self.id, declared)
+        self.steps.require_outside("run.progress")
+        key = f"progress:{self.steps.number('progress')}"
+        counted = report_key(key)
+        if counted not in self._journal.sizes:
+            self._journal.require_room("progress")
+            await self.steps.record_failures()
+            await self.steps.write("progress is not reported", lambda: self._journal.report(payload, key))
+        self.steps.reach(counted)
 
 
 class _Failed:
@@ -361,26 +422,7 @@ class _Failed:
         self.error = error
 
 
-async def _caught(branch: Awaitable[Any]) -> Any:
-    try:
-        return await branch
-    except (Suspended, Continued) as over:
-        return over
-    except Exception as error:  # raised once the other branches have ended
-        return _Failed(error)
-
-
-async def _given(value: Any) -> Any:
-    return value
-
-
-def _require_signal_name(name: object) -> None:
-    if not isinstance(name, str) or not _SIGNAL_NAME.fullmatch(name) or name.startswith(RESERVED):
-        problem = f"needs a name of letters, digits, '_' and '-' that does not begin with {RESERVED!r}, not {name!r}"
-        raise holdfast.InvalidRequest("run.signal", problem)
-
-
-def _milliseconds(field: str, seconds: object) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_S:
-        raise holdfast.InvalidRequest(field, f"must be a number of seconds from 0 to {LONGEST_S:g}")
-    return int(1000 * seconds)
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

@@ -27,7 +27,10 @@ class Continued(BaseException):
 
 
 class StepConflict(holdfast.Conflict):
-    """The handler does not ask for what its run has recorded: its code has changed. Give the new code a new version."""
+    """The handler does not ask for what its run has recorded: its code has changed. Give the new code a new version.
+
+    The run is held meanwhile: it loses no attempt, and goes on once a worker has code that fits.
+    """
 
     def __init__(self, process_id: str, name: str, problem: str) -> None:
         super().__init__(
@@ -36,20 +39,24 @@ class StepConflict(holdfast.Conflict):
         )
         self.process_id = process_id
         self.name = name
+        self.problem = problem
 
 
 class StepFailed(Exception):
-    """A step failed at the last attempt that its `retry` allows. `error` is the text of the last error.
+    """A step failed at the last attempt that its `retry` allows, or with an error that cannot be recorded whole.
 
-    Raised whenever the handler runs again, too.
+    `error` is the text of the last error, and `raised` the full name of its class. Raised whenever the handler runs
+    again, too.
     """
 
-    def __init__(self, process_id: str, name: str, attempts: int, error: str) -> None:
-        super().__init__(f"run {process_id!r}, step {name!r} failed {attempts} times: {error}")
+    def __init__(self, process_id: str, name: str, attempts: int, error: str, raised: str = "") -> None:
+        times = "once" if attempts == 1 else f"{attempts} times"
+        super().__init__(f"run {process_id!r}, step {name!r} failed {times}: {error}")
         self.process_id = process_id
         self.name = name
         self.attempts = attempts
         self.error = error
+        self.raised = raised
 
 
 class JournalFull(holdfast.Conflict):
@@ -78,6 +85,19 @@ class SignalsLeft(holdfast.Conflict):
         )
         self.process_id = process_id
         self.left = dict(left)
+        self.most = most
+
+
+class ChildrenLeft(holdfast.Conflict):
+    """A run has too many children that have not ended, and so cannot continue as a new one. Nothing was changed."""
+
+    def __init__(self, process_id: str, count: int, most: int) -> None:
+        super().__init__(
+            f"run {process_id!r} has {count} children that have not ended, and takes at most {most} of them along: "
+            "wait for them with child.result() before run.continue_as_new(args), or start them with detached=True"
+        )
+        self.process_id = process_id
+        self.count = count
         self.most = most
 
 

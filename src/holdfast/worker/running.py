@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import holdfast
 from holdfast.log import INFO, WARNING, log_event
@@ -17,8 +17,11 @@ from holdfast.worker.tally import Tally
 T = TypeVar("T")
 
 ERROR_CHARACTERS = 2_000
+CONTROL = {number: " " for number in range(32) if chr(number) not in "\n\r\t"}
 AWAY_S = 1.0
 """Pause before another try while the database cannot be reached."""
+GIVE_BACK_TRIES = 5
+"""Tries to give work back while the database cannot be reached. Then it waits for the end of its claim."""
 STUBBORN_S = THREAD_GRACE_S + 2.0
 """Time for cancelled calls to end and to give back their work at a shutdown. Then the worker ends without them."""
 
@@ -46,6 +49,9 @@ class Runner:
         self.running: set[asyncio.Task[None]] = set()
         self._stopping = stopping
         self._keeper = keeper
+        self.outages = keeper.outages
+        self._lost: list[holdfast.WorkClaim] = []
+        """Claims that ended in an outage and are to be given back, so that they use up no attempt."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a slot's work as a task."""
@@ -81,8 +87,7 @@ class Runner:
                 else:
                     await self.store.leases.release(claim)
             except holdfast.HoldfastError as error:
-                message = "work was not given back (%(error_class)s)"
-                log_event("worker", WARNING, message, error_class=type(error).__name__)
+                _log_kept(error)
 
     @property
     def is_finishing(self) -> bool:
@@ -129,6 +134,37 @@ class Runner:
         self.tally.lost += 1
         log_event("worker", WARNING, "a claim was lost while %(handler)s ran", handler=name)
 
+    def remember_lost(self, held: Held) -> None:
+        """Give a lost claim on work back before the next claim, if an outage explains its loss."""
+        if isinstance(held.claim, holdfast.WorkClaim) and self.outages.explain_loss(held.ttl_ms):
+            self._lost.append(held.claim)
+
+    async def give_back_lost(self) -> None:
+        """Give back the claims that ended in an outage. Of one that another worker has by now, nothing is changed."""
+        while self._lost:
+            claim = self._lost[0]
+            try:
+                await self.store.queue.abandon(claim)
+            except holdfast.Unavailable:
+                raise
+            except holdfast.HoldfastError as error:
+                _log_kept(error)
+            if claim in self._lost:
+                self._lost.remove(claim)
+
+    async def give_back(self, call: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Give back what a call of this worker held. Wait for the end of an outage, but not for long."""
+        for left in reversed(range(GIVE_BACK_TRIES)):
+            try:
+                await call()
+            except holdfast.HoldfastError as error:
+                self.outages.note(error)
+                if left and isinstance(error, holdfast.Unavailable) and error.retryable:
+                    await asyncio.sleep(AWAY_S)
+                    continue
+                _log_kept(error)
+            return
+
     async def uncut(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, None]]) -> T:
         """Let a call that takes a claim end even if this task is cancelled, and give back what it took then."""
         task = asyncio.ensure_future(work)
@@ -146,17 +182,33 @@ class Runner:
             try:
                 return await call()
             except holdfast.Unavailable as error:
+                self.outages.note(error)
                 if not error.retryable:
                     raise
                 log_event("worker", WARNING, message + " (%(error_class)s)", error_class=type(error).__name__)
                 await asyncio.sleep(AWAY_S)
 
 
-def described(error: BaseException) -> str:
-    """Return an error as the text that its batch shows."""
+def _log_kept(error: holdfast.HoldfastError) -> None:
+    log_event("worker", WARNING, "work was not given back (%(error_class)s)", error_class=type(error).__name__)
+
+
+def described(error: BaseException, limits: holdfast.Limits | None = None) -> str:
+    """Return an error as text that can be stored and shown, cut to the limits, without lone surrogates.
+
+    Control characters are blanks: a document takes six bytes for each.
+    """
     try:
         said = f": {error}"
     except Exception:  # an error of the handler's own, with a faulty __str__
         said = ""
-    text = f"{type(error).__name__}{said}".encode("utf-8", "replace").decode().replace("\0", " ")
-    return text[:ERROR_CHARACTERS]
+    if _is_group(error):
+        first: BaseException = cast("Any", error).exceptions[0]
+        said += f": {described(first)}"  # of a TaskGroup, whose own text says nothing
+    text = f"{type(error).__name__}{said}".encode("utf-8", "replace").decode().translate(CONTROL)
+    most_bytes = None if limits is None else min(limits.text_bytes, limits.document_bytes // 8)
+    return text[:ERROR_CHARACTERS].encode()[:most_bytes].decode(errors="ignore")
+
+
+def _is_group(error: object) -> bool:
+    return isinstance(error, BaseExceptionGroup)

@@ -6,10 +6,13 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
 
 import holdfast
+from holdfast.log import WARNING, log_event
+from holdfast.worker.calls import StepThreads
 from holdfast.worker.claiming import Claimer, Serving, Slots, drain, serve
 from holdfast.worker.driving import LentStore, OwnLoop
 from holdfast.worker.duties import Ticker
@@ -23,6 +26,9 @@ from holdfast.worker.schedules import Schedules, Upkeep
 from holdfast.worker.tally import Tally
 from holdfast.worker.unhandled import look_for_unhandled, note_unhandled
 from holdfast.worker.work import Work
+
+LEAST_THREADS = 32
+"""Threads for plain steps of a worker that makes few calls at once: one call may gather many steps."""
 
 
 class Service:
@@ -46,7 +52,10 @@ class Service:
         self._tally = tally
         self.upkeep = Upkeep(Schedules())
         """The duties of the worker beside its handlers."""
-        self._concurrency = concurrency
+        self.concurrency = concurrency
+        self.observe: holdfast.observers.Observer | Sequence[holdfast.observers.Observer] | None = None
+        """The observers of the store that is opened here."""
+        self._running: set[asyncio.Task[None]] = set()
         self._lease_ms = lease_ms
         self._grace_s = grace_s
         self._name = name
@@ -84,6 +93,11 @@ class Service:
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
+    def require_idle(self) -> None:
+        """Raises InvalidRequest while the worker runs: it would not serve what is registered then."""
+        if self._stopping is not None:
+            raise holdfast.InvalidRequest("worker", "runs already: register handlers and schedules before it runs")
+
     async def serve(self, *, until_idle: bool = False) -> None:
         """Run on the current event loop, until `stop` is called."""
         if not self._handlers:
@@ -112,10 +126,12 @@ class Service:
             owner_id = holdfast.new_owner_id(self._name)
             opened = await asyncio.to_thread(self._open_for_keeper, store)
             keeper = Keeper(opened, owner_id, self._handlers.all_kinds(), self._lease_ms)
+            keeper.versions = self._handlers.all_versions()
             await asyncio.to_thread(keeper.start)
             runner = Runner(
                 store, self._handlers, keeper, owner_id, self._lease_ms, stopping=stopping, tally=self._tally
             )
+            self._running = runner.running
             try:
                 yield runner
             finally:
@@ -126,7 +142,10 @@ class Service:
         if isinstance(self._place, holdfast.Store):
             yield self._place
         else:
-            async with holdfast.open(self._place, options=self._options) as store:
+            if str(self._place) in ("memory:", "sqlite::memory:"):
+                message = "the store %(place)r is this worker's alone: no other program can put work into it"
+                log_event("worker", WARNING, message, place=str(self._place))
+            async with holdfast.open(self._place, options=self._options, observe=self.observe) as store:
                 yield store
 
     def _open_for_keeper(self, store: holdfast.Store) -> holdfast.BlockingStore:
@@ -135,10 +154,21 @@ class Service:
             return LentStore(store, OwnLoop())
         return holdfast.open_blocking(self._place, options=self._options)
 
+    def open_own_store(self) -> holdfast.BlockingStore | None:
+        """Open the store for another thread, None if an open one was given."""
+        if isinstance(self._place, holdfast.Store):
+            return None
+        return holdfast.open_blocking(self._place, options=self._options)
+
+    @property
+    def calls_running(self) -> int:
+        """The number of calls that run now."""
+        return len(self._running)
+
     async def _serve(self, runner: Runner, *, until_idle: bool) -> None:
         assert self._stopping is not None
         await self._handlers.declare_limits(runner.store)
-        slots = Slots(self._concurrency)
+        slots = Slots(self.concurrency)
         ticker = Ticker(runner.store, self.upkeep.schedules, self._handlers)
         await ticker.declare()
         claimers: list[Serving] = [ticker, Router(runner.store)]
@@ -149,8 +179,9 @@ class Service:
             for shape in QUEUED
             if (kinds := self._handlers.kinds(shape))
         ]
+        threads = StepThreads(max(LEAST_THREADS, self.concurrency))
         for lease_ms, kinds_of_runs in self._handlers.runs(self._lease_ms).items():
-            claimers.append(Claimer(runner, slots, Runs(runner, kinds_of_runs, lease_ms)))
+            claimers.append(Claimer(runner, slots, Runs(runner, kinds_of_runs, lease_ms, in_thread=threads)))
         claiming = asyncio.create_task(drain(runner, claimers) if until_idle else serve(claimers))
         stopping = asyncio.create_task(self._stopping.wait())
         watching = asyncio.create_task(self._watch(runner))
@@ -168,6 +199,7 @@ class Service:
             await runner.finish(self._grace_s)
             self._has_stubborn = bool(runner.running)
             watching.cancel()
+            threads.close()
 
     async def _watch(self, runner: Runner) -> None:
         """Stop handlers whose claims may have expired. The keeper's thread may hang in a renewal."""
@@ -184,12 +216,33 @@ def ending_signals(stop: Callable[[], None]) -> Generator[None]:
         return
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT)
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
     with suppress(NotImplementedError):  # Windows: Ctrl-C ends the process
         for number in numbers:
             loop.add_signal_handler(number, stop)
+        _replaced.update(before)
     try:
         yield
     finally:
+        _replaced.clear()
         with suppress(NotImplementedError):
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+
+_replaced: dict[int, Any] = {}
+"""The signal handlers in whose place a worker of this process has its own."""
+
+
+def _restore_in_child() -> None:
+    """Give a forked child its handlers back: its signals would reach the worker, by the descriptor that both have."""
+    if not _replaced:
+        return
+    signal.set_wakeup_fd(-1)
+    for number, handler in _replaced.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    _replaced.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore_in_child)

@@ -6,26 +6,32 @@ call.
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
 import holdfast
 from holdfast import typed_values
-from holdfast.worker.journal import OWN, RETRIED, Journal
-from holdfast.worker.retries import Retry
-from holdfast.worker.run_errors import JournalFull, StepConflict, StepFailed
+from holdfast.step_names import DETACHED, OWN, RESULT, RETRIED, STARTED, replay_key
+from holdfast.worker.error_records import UnknownErrorClass, class_name, error_of, recorded_error
+from holdfast.worker.journal import Journal, JournalUse, size_of
+from holdfast.worker.retries import GiveUp, Retry
+from holdfast.worker.run_errors import StepConflict, StepFailed, Suspended
 from holdfast.worker.running import described
 
 T = TypeVar("T")
+LONGEST_S = 366 * 24 * 3600.0
 
 _INSIDE: ContextVar[str | None] = ContextVar("step", default=None)
+_BRANCH: ContextVar[str] = ContextVar("branch", default="")
+"""The branch of `run.gather` that this code belongs to: for each call of it around, its number and the branch's."""
 
 
 class Persist(Protocol):
@@ -46,6 +52,16 @@ def in_step(name: str) -> Generator[None]:
         _INSIDE.reset(inside)
 
 
+@contextmanager
+def in_branch(branch: str) -> Generator[None]:
+    """Mark the code of a branch, which counts its calls by itself: the order of branches is not always the same."""
+    outside = _BRANCH.set(branch)
+    try:
+        yield
+    finally:
+        _BRANCH.reset(outside)
+
+
 class Steps:
     """The steps that a handler asked for in this call, and the journal that has those of earlier calls."""
 
@@ -54,50 +70,162 @@ class Steps:
         self.journal = journal
         self.persist = persist
         self.asked: set[str] = set()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._asleep: dict[str, Suspended] = {}
+        self._failed: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._lost: holdfast.LeaseLost | None = None
+        self._reached: dict[str, int] = {}
+        self.task: asyncio.Task[Any] | None = None
+        """The task of an `async def` handler."""
+        self.conflict: StepConflict | None = None
+        """The first place at which the handler did not ask for what is recorded. Nothing is called after it."""
 
-    def find(self, name: str, facts: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return a step that is recorded, None if it is not. Raises `StepConflict` if it is another one."""
+    # Places.
+
+    @property
+    def is_in_branch(self) -> bool:
+        """Return True in a branch of `run.gather`."""
+        return _BRANCH.get() != ""
+
+    def number(self, what: str) -> str:
+        """Return the number of the next call of this kind in this branch, the same whenever the handler runs again."""
+        branch = _BRANCH.get()
+        self._counts[branch, what] += 1
+        return f"{branch}{self._counts[branch, what]}"
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True once the run is to be cancelled, or the handler was: it may swallow that, and makes no call after it."""
+        return self.journal.cancel is not None or (self.task is not None and self.task.cancelling() > 0)
+
+    def require_outside(self, call: str) -> None:
+        """Raise `InvalidRequest` inside of a step, and whatever ended this branch if it has ended."""
         if _INSIDE.get() is not None:
-            raise holdfast.InvalidRequest(
-                "run.step", f"{name!r} is inside of step {_INSIDE.get()!r}: call it beside that one"
-            )
+            raise holdfast.InvalidRequest(call, f"is inside of step {_INSIDE.get()!r}: call it beside that one")
+        if self.is_cancelled:
+            raise asyncio.CancelledError
+        if self._lost is not None:
+            raise self._lost
+        if self.conflict is not None:
+            raise self.conflict
+        asleep = self._asleep.get(_BRANCH.get())
+        if asleep is not None:
+            # Code of a `finally` or a bare `except`: the handler gets here again, once the wait is over.
+            raise asleep
+
+    def suspend(self, asleep: Suspended) -> NoReturn:
+        """End the call of the handler in this branch. Later calls there raise the same: the run sleeps already."""
+        self._asleep[_BRANCH.get()] = asleep
+        raise asleep
+
+    # The part of the journal that the handler has got to.
+
+    @property
+    def use(self) -> JournalUse:
+        """The number and the bytes of the events that the handler has got to, the same whenever it runs again."""
+        whole = self.journal.use
+        return JournalUse(len(self._reached), sum(self._reached.values()), whole.most_events, whole.most_bytes)
+
+    def reach(self, key: str, size: int | None = None) -> None:
+        """Count an event that the handler has got to, once."""
+        self._reached[key] = self.journal.sizes.get(key, 0) if size is None else size
+
+    # Steps.
+
+    def find(self, name: str, facts: dict[str, Any] | None = None, *, call: str = "run.step") -> dict[str, Any] | None:
+        """Return a step that is recorded, None if it is not. Raises `StepConflict` if it is another one."""
+        self.require_outside(call if name.startswith(OWN) else f"run.step({name!r})")
         if name in self.asked:
-            raise holdfast.InvalidRequest("run.step", f"{name!r} was used before in this run: give each its own name")
+            raise holdfast.InvalidRequest(*_used_before(name, call))
         self.asked.add(name)
         found = self.journal.steps.get(name)
         failed = self.journal.retried.get(name)
         self._require_same(name, found or (failed[-1] if failed else None), facts or {})
+        for one in (*(failed or ()), *(() if found is None else (found,))):
+            self.reach(one["name"])
         return found
 
     def _require_same(self, name: str, before: dict[str, Any] | None, facts: dict[str, Any]) -> None:
         for key, said in facts.items():
             recorded = None if before is None else before.get(key)
             if None not in (recorded, said) and recorded != said:
-                raise StepConflict(self.process_id, name, f"its {key} was {recorded}, and is {said} now")
+                self.refuse(name, f"its {key} was {recorded}, and is {said} now")
+
+    def refuse(self, name: str, problem: str) -> NoReturn:
+        """Raise `StepConflict`, also at each later call of the run if the handler catches it."""
+        conflict = StepConflict(self.process_id, name, problem)
+        if self.conflict is None:
+            self.conflict = conflict
+        raise conflict
 
     def require_room(self, name: str) -> None:
         """Raise `JournalFull` if the journal has no room for a step that is about to be called."""
-        problem = self.journal.use.problem
-        if problem is not None:
-            raise JournalFull(self.process_id, name, problem)
+        self.journal.require_room(name)
 
     async def record(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
         """Record a step. Return it as it is recorded."""
-        return await self.persist("a step is not recorded", lambda: self.journal.record(name, facts))
+        found = await self.write("a step is not recorded", lambda: self.journal.record(name, facts))
+        self.reach(name)
+        return found
 
-    async def once(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the value of a step of the run's own: the recorded one, or a new one."""
-        found = self.find(name)
+    async def write(self, message: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Write under the run's lease. Once that is lost, another worker runs the handler: nothing more is called."""
+        try:
+            return await self.persist(message, call)
+        except holdfast.LeaseLost as error:
+            self._lost = error
+            raise
+
+    def said(self, error: BaseException) -> str:
+        """Return the text of an error as it is recorded."""
+        return described(error, self.journal.limits)
+
+    def recordable(self, error: Exception) -> dict[str, Any] | None:
+        """Return an error as it is recorded beside its text, None if it cannot be made again from that."""
+        limits = self.journal.limits
+        room = (limits.document_bytes // 2, limits.document_depth - 2)
+        found = recorded_error(error, *room)
+        if found is None and isinstance(error, GiveUp):
+            return recorded_error(GiveUp(self.said(error)), *room)  # it must give up whatever else it holds
+        return found
+
+    def note_failure(self, name: str, facts: dict[str, Any]) -> None:
+        """Note a step that failed without a retry. It is recorded if the handler goes on without it."""
+        record = f"{RETRIED}{name}:1"
+        self._failed[record] = (_BRANCH.get(), facts)
+        self.reach(record, size_of({"name": record, **facts}))
+
+    async def record_failures(self) -> None:
+        """Record the failures that the handler caught in this branch: it must go the same way when it runs again."""
+        branch = _BRANCH.get()
+        for name, (place, facts) in list(self._failed.items()):
+            if place.startswith(branch):
+                del self._failed[name]
+                await self.record(name, facts)
+
+    async def once(self, name: str, make: Callable[[], Awaitable[Any]], *, call: str) -> Any:
+        """Return the value of a step of the run's own: the recorded one, or a new one. Errors name the call."""
+        found = self.find(name, call=call)
         if found is None:
             self.require_room(name)
+            await self.record_failures()
             found = await self.record(name, {"value": await make()})
         return found["value"]
 
     def require_all_asked(self) -> None:
-        """Raise `StepConflict` if the handler returned without a step that was recorded."""
-        for name in (*self.journal.steps, *self.journal.retried):
-            if name not in self.asked:
-                raise StepConflict(self.process_id, name, "it is recorded, and the handler returned without it")
+        """Raise `StepConflict` if the handler returned without a step that this run has recorded.
+
+        A retry may leave out copied steps: what failed before may succeed now, and lead another way. A handler that
+        caught the end of its call, and returned, sleeps nevertheless.
+        """
+        self.require_outside("the handler")
+        for name in self.unasked():
+            self.refuse(name, "it is recorded, and the handler returned without it")
+
+    def unasked(self) -> list[str]:
+        """Return the steps that this run has recorded, and that the handler has not asked for in this call."""
+        known = self.asked | self.journal.copied
+        return [name for name in (*self.journal.steps, *self.journal.retried) if name not in known]
 
 
 class StepCall:
@@ -118,11 +246,13 @@ class StepCall:
             raise holdfast.InvalidRequest("run.step", f"needs a function to call, not {type(function).__name__}")
         if retry is not None and not isinstance(retry, Retry):
             raise holdfast.InvalidRequest(f"run.step({name!r})", f"retry must be a Retry, not {type(retry).__name__}")
+        _require_storable(name, steps.journal.limits.id_bytes)
         self._steps = steps
         self._retry = retry
         self._facts = _facts_of(function, args, named)
         self.name = name
         self._declared = typed_values.result_type(function)
+        _require_type(name, self._declared)
         self.found = steps.find(name, self._facts)
         if self.found is None:
             steps.require_room(name)
@@ -132,49 +262,57 @@ class StepCall:
         return self._steps.journal.retried.get(self.name, [])
 
     def next_attempt_at_ms(self) -> int | None:
-        """Return the time of the next attempt, None if it is the first. Raises `StepFailed` if there is none."""
+        """Return the time of the next attempt, None if it is the first. Raises the last error if there is none."""
         if not self._failures:
             return None
         last = self._failures[-1]
         if last["until_ms"] is None:
-            raise self._failed(last["error"])
+            raise self._raised(last)
         return int(last["until_ms"])
 
-    def _failed(self, error: str) -> StepFailed:
-        return StepFailed(self._steps.process_id, self.name, len(self._failures), error)
+    def _raised(self, failure: dict[str, Any]) -> Exception:
+        """Return the error that the handler gets for a failure, the same each time."""
+        recorded = failure.get("raised")
+        if recorded is None:
+            attempts, text = failure["attempt"], failure["error"]
+            return StepFailed(self._steps.process_id, self.name, attempts, text, failure.get("class", ""))
+        try:
+            return error_of(recorded)
+        except UnknownErrorClass as unknown:
+            self._steps.refuse(self.name, f"it raised {unknown}, which this program has not imported, or has changed")
 
     async def fail(self, error: Exception, began_s: float, now_ms: Callable[[], Awaitable[int]]) -> None:
         """Record a failed attempt, so that the next one comes after the back-off whatever happens meanwhile.
 
-        Raises the error itself if the step has no retry, and `StepFailed` after its last attempt.
+        Without a retry, raises the error as a copy from its record, which a handler that runs again gets, too. If it
+        cannot be recorded whole, and after the last attempt, raises `StepFailed`.
         """
-        if self._retry is None:
-            raise error
         attempt = len(self._failures) + 1
-        delay_ms = self._retry.delay_after(attempt, error, chance=random.random())  # noqa: S311 - spreads retries
         facts = {
             **self._facts,
             "step": self.name,
             "attempt": attempt,
-            "error": described(error),
+            "error": self._steps.said(error),
+            "class": class_name(error),
             "took_ms": _milliseconds_since(began_s),
-            "until_ms": None if delay_ms is None else await now_ms() + delay_ms,
+            "until_ms": None,
         }
+        if self._retry is None:
+            facts["raised"] = self._steps.recordable(error)
+            self._steps.note_failure(self.name, facts)
+            raised = self._raised(facts)
+            if type(raised) is not type(error) or error.__cause__ is not None or error.__context__ is not None:
+                raise raised  # its context tells the rest to those who read a log
+            raise raised.with_traceback(error.__traceback__) from None
+        delay_ms = self._retry.delay_after(attempt, error, chance=random.random())  # noqa: S311 - spreads retries
+        facts["until_ms"] = None if delay_ms is None else await now_ms() + delay_ms
         await self._steps.record(f"{RETRIED}{self.name}:{attempt}", facts)
         if delay_ms is None:
-            raise self._failed(described(error)) from error
+            raise self._raised(facts)
 
     def checked(self, value: Any) -> Any:
         """Return a result as a document. One that is not of the declared type fails its attempt, unrecorded."""
-        if self._declared is None:
-            return value
-        try:
-            document = typed_values.encoded(value)
-            typed_values.decoded(document, self._declared)
-        except (TypeError, msgspec.MsgspecError) as error:
-            problem = f"returned what is not a {self._declared}: {error}"
-            raise holdfast.InvalidRequest(f"run.step({self.name!r})", problem) from error
-        return document
+        return checked_result(f"run.step({self.name!r})", value, self._declared)
 
     async def record(self, document: Any, began_s: float) -> Any:
         """Record the result. Return it as a later call of the handler gets it."""
@@ -184,7 +322,8 @@ class StepCall:
         try:
             self.found = await self._steps.record(self.name, {**facts, "value": document})
         except (holdfast.InvalidRequest, TypeError, msgspec.MsgspecError) as error:
-            hint = "" if self._declared is not None else ": declare the type that the function returns"
+            helps = self._declared is None and typed_values.is_declarable(document)
+            hint = ": declare the type that the function returns" if helps else ""
             problem = f"returned what cannot be stored: {error}{hint}"
             raise holdfast.InvalidRequest(f"run.step({self.name!r})", problem) from error
         return await self.value()
@@ -194,23 +333,77 @@ class StepCall:
         assert self.found is not None
         found = self.found
         value = await self._steps.persist("a result is not read", lambda: self._steps.journal.value_of(found))
-        if self._declared is None:
+        if not typed_values.is_typed(self._declared):
             return value
         try:
             return typed_values.decoded(value, self._declared)
         except (TypeError, msgspec.ValidationError) as error:
-            problem = f"recorded what is not a {self._declared}: {error}: give changed types a new version"
-            raise holdfast.InvalidRequest(f"run.step({self.name!r})", problem) from error
+            name = typed_values.name_of(self._declared)
+            self._steps.refuse(self.name, f"it recorded what is not a {name}: {error}")
+
+
+def checked_result(place: str, value: Any, declared: Any) -> Any:
+    """Return a result as a document. Raises `InvalidRequest` if it is not of the declared type."""
+    try:
+        return typed_values.result_document(value, declared)
+    except (TypeError, msgspec.MsgspecError) as error:
+        problem = f"returned what is not a {typed_values.name_of(declared)}: {error}"
+        raise holdfast.InvalidRequest(place, problem) from error
 
 
 def _facts_of(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     """Return the facts by which changed code is noticed: the name of the function, and a hash of its arguments."""
+    return {"function": getattr(function, "__qualname__", type(function).__name__), "args": hash_of([args, named])}
+
+
+def hash_of(given: Any) -> str | None:
+    """Return a hash of arguments, None if they are no document and so not comparable."""
+    import hashlib  # at its first use, because OpenSSL comes with it
+
     try:
-        given = msgspec.json.encode([args, named], enc_hook=typed_values.dump_model)
-        hashed = hashlib.sha256(given).hexdigest()[:16]
+        # A set has another order in each process.
+        document = msgspec.json.encode(given, enc_hook=typed_values.dump_model, order="deterministic")
     except (TypeError, ValueError, OverflowError, NotImplementedError):
-        hashed = None  # not a document, and so not comparable
-    return {"function": getattr(function, "__qualname__", type(function).__name__), "args": hashed}
+        return None
+    return hashlib.sha256(document).hexdigest()[:16]
+
+
+def _require_storable(name: str, most: int) -> None:
+    """Raise `InvalidRequest` before the call for a name under which nothing could be recorded after it."""
+    if "\0" in name:
+        raise holdfast.InvalidRequest(f"run.step({name!r})", "its name must not contain NUL")
+    size = len(replay_key(f"{RETRIED}{name}:000").encode(errors="surrogatepass"))
+    if size > most:
+        too_long = f"{name[:40]}…"
+        problem = f"its name is {size - most} bytes too long: give it a shorter one, such as a hash of this"
+        raise holdfast.InvalidRequest(f"run.step({too_long!r})", problem, limit=most)
+
+
+def _require_type(name: str, declared: Any) -> None:
+    """Raise `InvalidRequest` before the call if its result could not be read back as the declared type."""
+    if not typed_values.is_typed(declared):
+        return
+    try:
+        msgspec.json.Decoder(declared)
+    except TypeError as error:
+        problem = f"declares to return {typed_values.name_of(declared)}, which cannot be read back: {error}"
+        raise holdfast.InvalidRequest(f"run.step({name!r})", problem) from error
+
+
+def _used_before(name: str, call: str) -> tuple[str, str]:
+    """Return the call and the problem of a step that was asked for twice, in the user's words."""
+    for prefix, spoken in ((STARTED, "run.start"), (DETACHED, "run.start"), (RESULT, "child.result")):
+        if name.startswith(prefix):
+            child = name.removeprefix(prefix)
+            return spoken, f"was called for child {child!r} before in this run: give each child its own id, once"
+    return call, f"{name!r} was used before in this run: give each its own name"
+
+
+def milliseconds(field: str, seconds: object) -> int:
+    """Return a length of time in milliseconds. Raises `InvalidRequest` if it is none."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_S:
+        raise holdfast.InvalidRequest(field, f"must be a number of seconds from 0 to {LONGEST_S:g}")
+    return int(1000 * seconds)
 
 
 def _milliseconds_since(began_s: float) -> int:

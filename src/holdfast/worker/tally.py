@@ -17,7 +17,8 @@ class Failure(msgspec.Struct, frozen=True):
     """One failed attempt of a handler.
 
     `id` names the batch or the run, `session_id` the session of a batch. `retry_in_ms` is None if it was the last
-    attempt: the batch is a dead letter then, and the run has failed.
+    attempt: the batch is a dead letter then, and the run has failed. A run is `held` if its code has changed: that was
+    no attempt, and the run waits for the code that fits its record.
     """
 
     shape: Literal["turn", "job", "process"]
@@ -27,6 +28,7 @@ class Failure(msgspec.Struct, frozen=True):
     attempt: int
     error: BaseException
     retry_in_ms: int | None
+    held: bool = False
 
     @property
     def is_last(self) -> bool:
@@ -37,6 +39,8 @@ class Failure(msgspec.Struct, frozen=True):
         what = f"{self.shape} {self.kind!r}" if self.kind != self.shape else self.shape
         where = "" if self.session_id is None else f" of session {self.session_id!r}"
         then = "no attempt is left" if self.retry_in_ms is None else f"tried again in {self.retry_in_ms / 1000:g} s"
+        if self.held:
+            return f"{what} {self.id!r} is held, because its code has changed, {then}"
         return f"{what} {self.id!r}{where} failed at attempt {self.attempt}, {then}"
 
     def trace(self) -> str:
@@ -64,16 +68,21 @@ class Tally:
         """Calls whose claim was lost: other workers have their work."""
         self.interrupted = 0
         """Turns that a person stopped."""
+        self.held = 0
+        """Calls of runs whose code has changed. They are tried again."""
         self.listeners: list[Listener] = []
 
     def __repr__(self) -> str:
         lost = f", {self.lost} lost" if self.lost else ""
         stopped = f", {self.interrupted} interrupted" if self.interrupted else ""
-        return f"{self.done} done, {self.failed} failed, {self.dead} dead{lost}{stopped}"
+        held = f", {self.held} held" if self.held else ""
+        return f"{self.done} done, {self.failed} failed, {self.dead} dead{lost}{stopped}{held}"
 
     def count(self, failure: Failure) -> None:
         """Count a failed attempt and tell the listeners."""
-        if failure.is_last:
+        if failure.held:
+            self.held += 1
+        elif failure.is_last:
             self.dead += 1
         else:
             self.failed += 1

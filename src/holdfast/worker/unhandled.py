@@ -1,12 +1,15 @@
-"""Warns of work and runs that wait because no handler of this worker is for their kind."""
+"""Warns of work and runs that wait because neither this worker nor another live one has a handler for their kind."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Collection, Sequence
 
 import holdfast
 from holdfast.log import WARNING, log_event
+from holdfast.worker import housekeeping
+from holdfast.worker.handlers import Handlers
 from holdfast.worker.running import Runner
 
 LOOK_EVERY_S = 60.0
@@ -15,7 +18,7 @@ MOST_BATCHES = 50
 """Sessions, and batches of each, that one look reads: the counts are a lower bound."""
 
 
-async def unhandled(store: holdfast.Store, handled: list[str]) -> Counter[str]:
+async def unhandled(store: holdfast.Store, handled: Collection[str]) -> Counter[str]:
     """Count ready batches of other kinds, by kind, in the first sessions that have ready work."""
     found: Counter[str] = Counter()
     now_ms = await store.now_ms()
@@ -27,33 +30,43 @@ async def unhandled(store: holdfast.Store, handled: list[str]) -> Counter[str]:
     return found
 
 
-async def unhandled_runs(store: holdfast.Store, handled: list[str]) -> Counter[str]:
-    """Count runs of other kinds that no worker has begun, by kind, among the first processes that run."""
-    found: Counter[str] = Counter()
+async def unhandled_runs(
+    store: holdfast.Store, handlers: Handlers, others: Sequence[holdfast.workers.WorkerInfo]
+) -> Counter[tuple[str, str]]:
+    """Count runs of other kinds or versions that no worker has begun, among the first processes that run."""
+    found: Counter[tuple[str, str]] = Counter()
     for process in await store.processes.list(limit=MOST_BATCHES):
-        if (
-            isinstance(process.input, holdfast.processes.Run)
-            and process.attempt == 0
-            and process.input.kind not in handled
-        ):
-            found[process.input.kind] += 1
+        run = process.input
+        if not isinstance(run, holdfast.processes.Run) or process.attempt > 0 or run.kind == housekeeping.NAME:
+            continue
+        if not handlers.takes(run) and not any(_takes(worker, run) for worker in others):
+            found[run.kind, run.version] += 1
     return found
+
+
+def _takes(worker: holdfast.workers.WorkerInfo, run: holdfast.processes.Run) -> bool:
+    """Return whether another worker has a handler of this run."""
+    return run.kind in worker.kinds and run.version in worker.versions.get(run.kind, (run.version,))
 
 
 async def note_unhandled(runner: Runner) -> None:
     """Log the kinds that wait without a handler, if the database can tell."""
-    handled = [*runner.handlers.kinds("turn"), *runner.handlers.kinds("job")]
+    handled = {*runner.handlers.kinds("turn"), *runner.handlers.kinds("job")}
     try:
-        found = await unhandled(runner.store, handled)
-        runs = await unhandled_runs(runner.store, runner.handlers.all_kinds())
+        workers = [one async for one in holdfast.every(runner.store.workers.list) if one.id != runner.owner_id]
+        found = await unhandled(runner.store, handled.union(*(one.kinds for one in workers)))
+        runs = await unhandled_runs(runner.store, runner.handlers, workers)
     except holdfast.HoldfastError:
         return  # the loops that claim report it
     for kind, count in sorted(found.items()):
         message = "kind %(kind)r has %(count)s ready batches and no handler here: add one, or run its worker"
         log_event("worker", WARNING, message, kind=kind, count=count)
-    for kind, count in sorted(runs.items()):
-        message = "kind %(kind)r has %(count)s runs that wait and no handler here: add one, or run its worker"
-        log_event("worker", WARNING, message, kind=kind, count=count)
+    for (kind, version), count in sorted(runs.items()):
+        message = "kind %(kind)r has %(count)s runs of version %(version)r that wait and no handler here: %(advice)s"
+        here = runner.handlers.versions(kind)
+        others = f"handled here are {', '.join(here)}; pass version= to the start, or run the worker of that version"
+        advice = others if here else "add one, or run its worker"
+        log_event("worker", WARNING, message, kind=kind, version=version, count=count, advice=advice)
 
 
 async def look_for_unhandled(runner: Runner) -> None:

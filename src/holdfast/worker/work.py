@@ -16,9 +16,10 @@ from holdfast.worker.handlers import Registered, Shape
 from holdfast.worker.interrupting import InterruptWatch
 from holdfast.worker.jobs import Job
 from holdfast.worker.keeper import Held
-from holdfast.worker.retries import GiveUp
+from holdfast.worker.retries import require_attempt
 from holdfast.worker.running import Runner, described
 from holdfast.worker.tally import Failure
+from holdfast.worker.tracing import trace_failure, traced
 
 
 class Work:
@@ -52,10 +53,7 @@ class Work:
     async def _give_back(self, claim: holdfast.WorkClaim | None) -> None:
         if claim is None:
             return
-        try:
-            await self._queue.abandon(claim)
-        except holdfast.HoldfastError as error:
-            log_event("worker", WARNING, "work was not given back (%(error_class)s)", error_class=type(error).__name__)
+        await self._runner.give_back(lambda: self._queue.abandon(claim))
 
     # Running.
 
@@ -63,22 +61,29 @@ class Work:
         self, claimed: Claimed[holdfast.WorkClaim], *, goes_on: Callable[[], bool]
     ) -> Claimed[holdfast.WorkClaim] | None:
         """Run one claim to its settlement. Return a claim that was taken together with it, if any."""
+        with traced(self._runner.store, "turn" if self._exclusive else "job", claimed[0]):
+            return await self._run(claimed, goes_on=goes_on)
+
+    async def _run(
+        self, claimed: Claimed[holdfast.WorkClaim], *, goes_on: Callable[[], bool]
+    ) -> Claimed[holdfast.WorkClaim] | None:
         claim, sent_s = claimed
         runner = self._runner
         handler = runner.handlers.of(claim.batches[0].kind)
         with runner.holding(claim, runner.lease_ms, sent_s) as held:
             try:
-                if claim.batches[0].attempts > handler.retry.attempts:
-                    raise GiveUp(f"no worker survived its {handler.retry.attempts} attempts")
+                after_outage = runner.outages.explain_loss(runner.lease_ms)
+                require_attempt(handler.retry, claim.batches[0].attempts, after_outage=after_outage)
                 if self._exclusive:
                     is_done, following = await self._turn(handler, held), None
                 else:
-                    await self._job(handler, claim)
+                    await self._job(handler, held)
                     held.is_settling = True
                     is_done, following = True, await self._complete(held, goes_on=goes_on)
             except asyncio.CancelledError as error:
                 if held.is_lost:
                     runner.forgive(held, handler.name)
+                    runner.remember_lost(held)
                 elif runner.caller.is_cancelling:
                     await self._give_back(_work(held))
                     raise
@@ -90,6 +95,7 @@ class Work:
             except BaseException as error:
                 if isinstance(error, holdfast.ClaimLost) and error.claim_id == claim.claim_id:
                     runner.count_lost(held, handler.name)
+                    runner.remember_lost(held)
                 else:
                     await self._fail(handler, held, error)
             else:
@@ -109,7 +115,7 @@ class Work:
             try:
                 try:
                     async with watch:
-                        await self._call(handler, given, turn)
+                        await self._call(handler, given, turn, held)
                 finally:
                     # With the work that joined it: only that claim can be settled or failed.
                     held.claim = turn.claim or held.claim
@@ -127,13 +133,13 @@ class Work:
             await runner.persist("a turn is not settled", lambda: self._queue.complete(_work(held)))
         return True
 
-    async def _job(self, handler: Registered, claim: holdfast.WorkClaim) -> None:
+    async def _job(self, handler: Registered, held: Held) -> None:
         store = self._runner.store
-        job = Job(claim, store if handler.is_async else SharedStore(store, OnLoop(self._runner.caller.loop)))
-        await self._call(handler, job, job)
+        job = Job(_work(held), store if handler.is_async else SharedStore(store, OnLoop(self._runner.caller.loop)))
+        await self._call(handler, job, job, held)
 
-    async def _call(self, handler: Registered, given: Any, subject: Any) -> None:
-        answer = await self._runner.caller.call(handler, (given,), subject)
+    async def _call(self, handler: Registered, given: Any, subject: Any, held: Held) -> None:
+        answer = await self._runner.caller.call(handler, (given,), subject, held=held)
         if answer is not None:
             log_event("worker", WARNING, "%(handler)s returned a value, which is dropped", handler=handler.name)
 
@@ -148,6 +154,7 @@ class Work:
             try:
                 _, following = await runner.uncut(settling, lambda answer: self._give_back(answer[1]))
             except holdfast.Unavailable as error:
+                runner.outages.note(error)
                 if not error.retryable:
                     raise
             else:
@@ -156,19 +163,24 @@ class Work:
         return None
 
     async def _fail(self, handler: Registered, held: Held, error: BaseException) -> None:
-        """Record a failed attempt. The work waits for its next one, or is a dead letter."""
+        """Record a failed attempt. The work waits for its next one, or is a dead letter.
+
+        Work that joined a turn has attempts of its own: it goes on though the first message has none left.
+        """
         claim = _work(held)
         batch = claim.batches[0]
-        delay_ms = handler.retry.delay_after(batch.attempts, error, chance=random.random())  # noqa: S311 - spreads retries
+        chance = random.random()  # noqa: S311 - spreads retries
+        delays = [handler.retry.delay_after(one.attempts, error, chance=chance) for one in claim.batches]
+        delay_ms, longest_ms = delays[0], max((one for one in delays if one is not None), default=None)
         shape: Shape = "turn" if self._exclusive else "job"
         failure = Failure(shape, batch.kind, batch.batch_id, claim.session_id, batch.attempts, error, delay_ms)
         self._runner.tally.count(failure)
+        trace_failure(self._runner.store, error)
+        said = described(error, self._runner.store.limits)
         try:
             await self._runner.persist(
                 "a failure is not recorded",
-                lambda: self._queue.fail(
-                    claim, described(error), retry_in_ms=delay_ms, max_attempts=handler.retry.attempts
-                ),
+                lambda: self._queue.fail(claim, said, retry_in_ms=longest_ms, max_attempts=handler.retry.attempts),
             )
         except asyncio.CancelledError:
             if not held.is_lost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 import holdfast
@@ -23,6 +23,7 @@ class Worker:
     `concurrency` calls run at once. A claim lives `lease_s` seconds after the worker died, and its work is then taken
     over. On SIGTERM or Ctrl-C the worker claims no more, lets running calls finish for `grace_s` seconds, and gives the
     rest back. Every `housekeeping_s` seconds one worker of all collects garbage, and prunes as `prune` says, else not.
+    `observe` is told of every operation, as in `holdfast.open`.
 
     >>> worker = holdfast.Worker("agent.db")
     >>> @worker.turn
@@ -36,7 +37,7 @@ class Worker:
     'HELLO'
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, each with a default
         self,
         store: str | os.PathLike[str] | holdfast.Store,
         *,
@@ -47,10 +48,12 @@ class Worker:
         housekeeping_s: float | None = 3600.0,
         prune: holdfast.RetentionPolicy | None = None,
         options: holdfast.SqliteOptions | holdfast.PostgresOptions | None = None,
+        observe: holdfast.observers.Observer | Sequence[holdfast.observers.Observer] | None = None,
     ) -> None:
         handlers.check_store(store)
-        if isinstance(store, holdfast.Store) and options is not None:
-            raise holdfast.InvalidRequest("options", "go with a URL: the store is open already")
+        for field, value in (("options", options), ("observe", observe)):
+            if isinstance(store, holdfast.Store) and value is not None:
+                raise holdfast.InvalidRequest(field, "go with a URL: the store is open already")
         handlers.check_options(options)
         # Loads asyncio, which a program that only names the class does not need.
         from holdfast.worker.service import Service
@@ -66,8 +69,9 @@ class Worker:
             concurrency=handlers.check_whole("concurrency", concurrency, least=1, most=10_000),
             lease_ms=int(1000 * handlers.check_number("lease_s", lease_s, least=0.5, most=86_400)),
             grace_s=handlers.check_number("grace_s", grace_s, least=0, most=86_400),
-            name=name,
+            name=handlers.check_name(name),
         )
+        self._service.observe = observe
         self._service.upkeep.housekeeping_ms = _rhythm_ms(housekeeping_s)
         self._service.upkeep.prune = _checked_policy(prune)
 
@@ -120,10 +124,10 @@ class Worker:
         nothing is committed, and the work is tried again as `retry` says. `at_once` and `per_key` limit how many turns
         run over all workers, as with `job`.
         """
-        terms = _limits(at_once, per_key)
+        kind_of = handlers.check_kind(kind, "turn", at_once, per_key)
 
         def register(given: Callable[..., Any]) -> Callable[..., Any]:
-            self._register("turn", kind, given, retry, timeout_s, terms)
+            self._register("turn", kind_of, given, retry, timeout_s, (at_once, per_key))
             return given
 
         return register if function is None else register(function)
@@ -155,10 +159,10 @@ class Worker:
         """
         if kind == "turn":
             raise holdfast.InvalidRequest("kind", "'turn' is the kind of messages: use @worker.turn, or another kind")
-        terms = _limits(at_once, per_key)
+        kind_of = handlers.check_kind(kind, "job", at_once, per_key)
 
         def register(given: F) -> F:
-            self._register("job", kind, given, retry, timeout_s, terms)
+            self._register("job", kind_of, given, retry, timeout_s, (at_once, per_key))
             return given
 
         return register
@@ -167,18 +171,24 @@ class Worker:
         self,
         kind: str,
         *,
-        version: str | None = None,
+        version: str = "1",
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
         lease_s: float | None = None,
         timeout_s: float | None = None,
         recovery: holdfast.processes.Recovery = "rerunnable",
+        signals: Mapping[str, Any] | Iterable[str] | None = None,
     ) -> Callable[[F], F]:
         """Register the handler of a kind of runs: it is called with a `Run`, and its result completes the run.
 
-        The arguments that the run was started with follow as named arguments, if the handler takes any. `version`
-        limits it to runs of that version. `recovery` says what happens when a worker was lost in the middle of a call:
-        `rerunnable` calls the handler again; `owner_bound` ends the run as abandoned, with evidence; so does
-        `external`, unless the run has an external reference: then its work goes on outside, and the outside ends it.
+        The arguments that the run was started with follow as named arguments, if the handler takes any. The handler
+        takes runs of its `version` only: `processes.start(kind, args, version="2")` starts one for another handler.
+
+        `recovery` says what happens when a worker was lost in the middle of a call: `rerunnable` calls the handler
+        again; `owner_bound` ends the run as abandoned, with evidence; so does `external`, unless the run has an
+        external reference: then its work goes on outside, and the outside ends it.
+
+        `signals` declares the signals that the handler takes, by name, or by name and type of the payload. From its
+        first claim on, another signal to the run is refused with `UndeclaredSignal`. Without it, a run takes any.
 
         >>> worker = holdfast.Worker("agent.db")
         >>> @worker.process("research")
@@ -194,25 +204,29 @@ class Worker:
         lease_ms = None
         if lease_s is not None:
             lease_ms = int(1000 * handlers.check_number("lease_s", lease_s, least=0.5, most=86_400))
-        wanted = None if version is None else handlers.check_version(version)
+        kind_of = handlers.check_kind(kind, "process")
+        wanted = handlers.check_version(version)
         way = handlers.check_recovery(recovery)
+        declared = handlers.check_signals(signals)
 
         def register(given: F) -> F:
             limit_s = _limit_s(timeout_s)
             terms = handlers.check_retry(retry)
-            kind_of = handlers.check_kind(kind)
-            self._handlers.add(Registered(kind_of, "process", given, terms, limit_s, wanted, lease_ms, way))
+            self._service.require_idle()
+            self._handlers.add(
+                Registered(kind_of, "process", given, terms, limit_s, wanted, lease_ms, way, signals=declared)
+            )
             return given
 
         return register
 
     def _register(
-        self, shape: Shape, kind: object, function: Any, retry: object, timeout_s: object, limits: Limits
+        self, shape: Shape, kind: str, function: Any, retry: object, timeout_s: object, limits: Limits
     ) -> None:
-        kind_of = handlers.check_kind(kind)
+        self._service.require_idle()
         terms = handlers.check_retry(retry)
         at_once, per_key = limits
-        made = Registered(kind_of, shape, function, terms, _limit_s(timeout_s), at_once=at_once, per_key=per_key)
+        made = Registered(kind, shape, function, terms, _limit_s(timeout_s), at_once=at_once, per_key=per_key)
         self._handlers.add(made)
 
     def every(
@@ -242,13 +256,14 @@ class Worker:
         >>> worker.run(until_idle=True)
         reporting 7 days
         """
-        kind_of = handlers.check_kind(kind)
+        self._service.require_idle()
+        kind_of = handlers.check_kind(kind, "job")
         self._service.upkeep.schedules.add(
             Every(cron, kind_of, tz, payload, kind_of if name is None else name, session_id)
         )
 
     def on_failure(self, listener: Listener) -> Listener:
-        """Call a function with each `Failure` of a handler, to report it. It runs on the event loop: do not block.
+        """Call a function with each `Failure` of a handler, to report it. A plain one, on the event loop: do not block.
 
         >>> worker = holdfast.Worker("agent.db")
         >>> @worker.on_failure
@@ -257,10 +272,26 @@ class Worker:
         """
         if not callable(listener):
             raise holdfast.InvalidRequest("listener", f"must be a function, not {type(listener).__name__}")
+        if handlers.is_async(listener):
+            raise holdfast.InvalidRequest("listener", "is async: use a plain function, which may create a task")
         self.tally.listeners.append(listener)
         return listener
 
     # Life.
+
+    @property
+    def calls_running(self) -> int:
+        """The number of calls that run now."""
+        return self._service.calls_running
+
+    @property
+    def concurrency(self) -> int:
+        """The number of calls that may run at once."""
+        return self._service.concurrency
+
+    def open_own_store(self) -> holdfast.BlockingStore | None:
+        """Open the store of the worker for another thread, None if the worker was given an open store."""
+        return self._service.open_own_store()
 
     def run(self, *, until_idle: bool = False) -> None:
         """Run until SIGTERM or Ctrl-C; with `until_idle`, until nothing is left that could be claimed now."""
@@ -290,7 +321,3 @@ def _checked_policy(policy: holdfast.RetentionPolicy | None) -> holdfast.Retenti
 
 def _limit_s(timeout_s: object) -> float | None:
     return None if timeout_s is None else handlers.check_number("timeout_s", timeout_s, least=0.001, most=1e6)
-
-
-def _limits(at_once: object, per_key: object) -> Limits:
-    return handlers.check_limit("at_once", at_once), handlers.check_limit("per_key", per_key)
