@@ -44,6 +44,7 @@ OF_COMMANDS = {
     "schedules remove": {"name": "SCHEDULE"},
     "schedules resume": {"name": "SCHEDULE"},
     "schedules run": {"idempotency_key": "--key", "name": "SCHEDULE"},
+    "sessions delete": {"expected_revision": "--expected-revision"},
     "sessions fork": {"at": "--at or --at-revision", "name": "--name", "session_id": "NEW"},
     "sessions graph": {"at": "--at"},
     "sessions import": {"into": "--as", "session_id": "--as"},
@@ -62,10 +63,12 @@ IN_STEPS = FIELDS | {
     "processes.list()": "holdfast processes list --status any",
     "schedules.list()": "holdfast schedules list",
     "transfer.TRUSTED": "--trusted",
+    "Limits.tree_sessions": "",
     "event_types": "",
     "options.acquire_timeout_ms": "",
     "options.max_connections": "",
-    "processes.register()": "",
+    "processes.start()": "",
+    "processes.handle()": "holdfast processes signal",
     "schedules.put()": "",
     "session.attachments.put()": "",
     "sessions.create()": "",
@@ -104,6 +107,9 @@ def said(error: holdfast.HoldfastError, command: str = "") -> str:
             return f"process {error.process_id!r} has another event of --replay-key {error.replay_key!r}: use a new key"
         case holdfast.errors.OccurrenceConflict():
             return f"--key {error.idempotency_key!r} was used for another occurrence of this source: use a new key"
+        case holdfast.InvalidRequest() if command == "worker":
+            # The program names the store and its options: no option of the command line is at fault.
+            return ": ".join([*getattr(error, "__notes__", ()), str(error)])
         case holdfast.Corrupt() if command == "init":
             return f"{error.key}: {error.reason}: init makes a new store, so choose another name"
         case _:

@@ -34,6 +34,8 @@ class Command(NamedTuple):
     opens_a_store: bool = True
     without: tuple[str, ...] = ()
     """Options that every other command has and that have no meaning here."""
+    because: str = ""
+    """The reason why they have none, as the end of a sentence."""
 
 
 def argument(*names: str, **settings: Any) -> Argument:
@@ -70,6 +72,14 @@ def whole(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return _bounded(text, int(text))
+
+
+def label(text: str) -> tuple[str, str]:
+    """Parse a label: its key, an equals sign, its value, which may be empty."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label: write KEY=VALUE")
+    return key, value
 
 
 def page_size(text: str) -> int:

@@ -12,6 +12,16 @@ from holdfast.cli.running import Call
 SHELLS = ("bash", "zsh", "fish")
 
 
+KINDS_OF_IDS = {
+    "SESSION": "sessions",
+    "PROCESS": "processes",
+    "SCHEDULE": "schedules",
+    "HANDLE": "subscriptions",
+    "ID": "any",
+}
+"""The ids that an argument of this name takes, as `holdfast complete` calls them."""
+
+
 class Place(NamedTuple):
     """A point of the command tree: the words that may follow, and the options that take a value (listed or free)."""
 
@@ -19,6 +29,10 @@ class Place(NamedTuple):
     words: list[tuple[str, str]]
     choices: dict[str, list[str]]
     valued: list[str]
+    ids: str | None
+    """The kind of ids that its first argument is, if it is one."""
+    options_of_ids: dict[str, str]
+    """Options whose value is an id, with its kind."""
 
 
 def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Place]:
@@ -27,6 +41,8 @@ def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
     choices: dict[str, list[str]] = {}
     valued: list[str] = []
     below: list[tuple[str, Any]] = []
+    ids: list[str | None] = []
+    options_of_ids: dict[str, str] = {}
     # argparse has no public way to read a parser back.
     for action in parser._actions:  # pyright: ignore[reportPrivateUsage]
         if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
@@ -35,6 +51,11 @@ def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
             words.extend((name, str(summaries.get(name, ""))) for name in named)
             below.extend(named.items())
             continue
+        kind = KINDS_OF_IDS.get(str(action.metavar))
+        if not action.option_strings:
+            ids.append(kind)
+        elif kind is not None:
+            options_of_ids.update(dict.fromkeys(action.option_strings, kind))
         words.extend((name, action.help or "") for name in action.option_strings)
         listed = [str(one) for one in action.choices or ()]
         if not action.option_strings:
@@ -42,7 +63,7 @@ def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
         for name in action.option_strings if action.nargs != 0 else ():
             valued.append(name)
             choices[name] = listed
-    yield Place(path, words, choices, valued)
+    yield Place(path, words, choices, valued, ids[0] if ids else None, options_of_ids)
     for name, inner in below:
         yield from places(inner, (*path, name))
 
@@ -59,23 +80,38 @@ def bash(found: list[Place]) -> str:
         for name, words in sorted(listed.items())
     )
     known = " ".join(f'["{" ".join(place.path)}"]=1' for place in found if place.path)
-    free = "|".join(name for name in valued if name not in listed)
+    of_ids = {name: kind for place in found for name, kind in place.options_of_ids.items()}
+    values += "".join(f"    {name}) _holdfast_ids {kind}; return ;;\n" for name, kind in sorted(of_ids.items()))
+    free = "|".join(name for name in valued if name not in listed and name not in of_ids)
+    ids = "".join(f'    "{" ".join(place.path)}") kind={place.ids} ;;\n' for place in found if place.ids)
     return f"""\
 # bash completion for holdfast; load it with: source <(holdfast completion bash)
+_holdfast_ids() {{
+  local -a found
+  mapfile -t found < <(holdfast complete "$1" "$current" "${{url[@]}}" 2>/dev/null)
+  ((${{#found[@]}})) && mapfile -t COMPREPLY < <(printf '%q\\n' "${{found[@]}}")
+}}
 _holdfast() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" path="" word longer words="" index
+  local kind="" given=0
+  local -a url=()
   local -A known=({known})
   for ((index = 1; index < COMP_CWORD; index++)); do
     word="${{COMP_WORDS[index]}}"
     case "$word" in
+    --url) url=(--url "${{COMP_WORDS[index+1]}}"); ((index++)); continue ;;
     {"|".join(valued)}) ((index++)); continue ;;
+    -*) continue ;;
     esac
     longer="${{path:+$path }}$word"
-    [[ -n "${{known[$longer]}}" ]] && path="$longer"
+    if [[ -n "${{known[$longer]}}" ]]; then path="$longer"; else given=1; fi
   done
   case "$before" in
 {values}    {free}) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
+  case "$path" in
+{ids}  esac
+  if [[ -n "$kind" && "$given" == 0 && "$current" != -* ]]; then _holdfast_ids "$kind"; return; fi
   case "$path" in
 {cases}  esac
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
@@ -94,24 +130,38 @@ def zsh(found: list[Place]) -> str:
     listed = {name: words for place in found for name, words in place.choices.items() if words}
     values = "".join(f"    {name}) compadd -- {' '.join(words)}; return ;;\n" for name, words in sorted(listed.items()))
     known = " ".join(f'"{" ".join(place.path)}" 1' for place in found if place.path)
+    of_ids = {name: kind for place in found for name, kind in place.options_of_ids.items()}
+    values += "".join(f"    {name}) _holdfast_ids {kind}; return ;;\n" for name, kind in sorted(of_ids.items()))
+    ids = "".join(f'    "{" ".join(place.path)}") kind={place.ids} ;;\n' for place in found if place.ids)
     return f"""\
 #compdef holdfast
 # zsh completion for holdfast; load it with: source <(holdfast completion zsh)
+_holdfast_ids() {{
+  local -a found
+  found=("${{(@f)$(holdfast complete "$1" "$PREFIX" "${{url[@]}}" 2>/dev/null)}}")
+  compadd -a found
+}}
 _holdfast() {{
-  local word longer where="" index
+  local word longer where="" index kind="" given=0
+  local -a url
   local -a offers
   local -A known=({known})
   for ((index = 2; index < CURRENT; index++)); do
     word="${{words[index]}}"
     case "$word" in
+    --url) url=(--url "${{words[index+1]}}"); ((index++)); continue ;;
     {"|".join(valued)}) ((index++)); continue ;;
+    -*) continue ;;
     esac
     longer="${{where:+$where }}$word"
-    [[ -n "${{known[$longer]}}" ]] && where="$longer"
+    if [[ -n "${{known[$longer]}}" ]]; then where="$longer"; else given=1; fi
   done
   case "${{words[CURRENT-1]}}" in
-{values}    {"|".join(name for name in valued if name not in listed)}) _files; return ;;
+{values}    {"|".join(name for name in valued if name not in listed and name not in of_ids)}) _files; return ;;
   esac
+  case "$where" in
+{ids}  esac
+  if [[ -n "$kind" && "$given" == 0 && "$PREFIX" != -* ]]; then _holdfast_ids "$kind"; return; fi
   case "$where" in
 {cases}  esac
   _describe holdfast offers
@@ -141,6 +191,8 @@ def fish(found: list[Place]) -> str:
             if len(place.path) == 1 and below:
                 seen.append(f"not __fish_seen_subcommand_from {' '.join(below)}")
             where = "; and ".join(seen)
+        if place.ids is not None:
+            lines.append(f"complete -c holdfast -n '{where}' -a '{_fish_ids(place.ids)}'")
         for word, text in place.words:
             lines.append(f"complete -c holdfast -n '{where}' {_fish_word(place, word)} -d {_fish_text(text)}")
     return "\n".join(lines) + "\n"
@@ -152,8 +204,14 @@ def _fish_word(place: Place, word: str) -> str:
     name = f"-l {word[2:]}" if word.startswith("--") else f"-s {word[1:]}"
     if word not in place.valued:
         return name
+    if word in place.options_of_ids:
+        return f"{name} -x -a '{_fish_ids(place.options_of_ids[word])}'"
     listed = place.choices.get(word, [])
     return f"{name} -x -a '{' '.join(listed)}'" if listed else f"{name} -r -F"
+
+
+def _fish_ids(kind: str) -> str:
+    return f"(holdfast complete {kind} (commandline -ct) 2>/dev/null)"
 
 
 def _fish_text(text: str) -> str:

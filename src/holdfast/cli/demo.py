@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import holdfast
 from holdfast.cli.commands import Command, argument, whole
-from holdfast.cli.running import POSTGRES, Call, Misused, Refused
+from holdfast.cli.running import POSTGRES, Call, Misused, Refused, has_password
 from holdfast.cli.terminal import counted
 
 if TYPE_CHECKING:
@@ -121,14 +121,7 @@ def _where(call: Call, url: str) -> tuple[str, str]:
     options = f" --schema {shlex.quote(call.options.schema or SCHEMA)}"
     if call.options.pooler:
         options += f" --pooler {call.options.pooler}"
-    return (", with its URL in HOLDFAST_URL", options) if _has_password(url) else ("", named + options)
-
-
-def _has_password(url: str) -> bool:
-    from urllib.parse import unquote, urlsplit
-
-    parts = urlsplit(url)
-    return ":" in parts.netloc.rpartition("@")[0] or "password" in unquote(parts.query).lower()
+    return (", with its URL in HOLDFAST_URL", options) if has_password(url) else ("", named + options)
 
 
 def _leases(report: Report) -> str:

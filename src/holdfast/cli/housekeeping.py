@@ -7,6 +7,7 @@ from holdfast.cli.commands import YES, Command, argument, duration_ms, whole
 from holdfast.cli.running import Call, Misused
 from holdfast.cli.sessions import require_session, show_report
 from holdfast.cli.terminal import counted
+from holdfast.cli.why import command_line
 
 STEP_ROWS = 10_000
 
@@ -132,12 +133,15 @@ def doctor(call: Call) -> int:
             (holdfast.maintenance.Concern("warning", "schema-behind", problem, "run holdfast migrate"),)
         )
     if call.options.json:
-        call.terminal.json({"ok": diagnosis.ok, "concerns": diagnosis.concerns, "facts": diagnosis.facts})
+        found = {"concerns": diagnosis.concerns, "facts": diagnosis.facts, "stuck": diagnosis.stuck}
+        call.terminal.json({"ok": diagnosis.ok, **found})
         return 0 if diagnosis.ok else 1
     for concern in diagnosis.concerns:
         style = "red" if concern.level == "danger" else "yellow"
         call.terminal.line((concern.level, style), f"  {concern.name}: {concern.problem}")
         call.terminal.line(f"         {concern.advice}")
+        for id in concern.ids:
+            call.terminal.line(f"         {command_line(call, ('why', id))}")
     if diagnosis.ok:
         call.terminal.line(("ok", "green"))
     return 0 if diagnosis.ok else 1
@@ -199,8 +203,8 @@ COMMANDS = (
         doctor,
         (argument("--quick", action="store_true", help="do not read a whole SQLite file to check its pages"),),
         ("holdfast doctor --url agent.db", "holdfast doctor --json | jq -r '.concerns[].name'"),
-        "An object: `ok`, `concerns` (each with `level`, `name`, `problem`, `advice`) and `facts` (a `StoreFacts`, or\n"
-        "  null if they cannot be read).",
+        "An object: `ok`, `concerns` (each with `level`, `name`, `problem`, `advice`, `ids`), `facts` (`StoreFacts`)\n"
+        "and `stuck` (a `StuckItems`), both null if they cannot be read.",
         "The exit code is 1 if there is a danger or a warning. Settings that belong to connections, as SQLite's\n"
         "synchronous, are seen only by `store.maintenance.diagnose()` in the program that uses them.",
     ),

@@ -62,14 +62,14 @@ def resume_kind(call: Call) -> int:
 def pause_session(call: Call) -> int:
     """Pause a session."""
     with call.store() as store:
-        changed = _session(call, store).pause()
+        changed = store.sessions.handle(call.options.session).pause()
     return _told(call, call.options.session, changed=changed, done="is paused", before="was paused already")
 
 
 def resume_session(call: Call) -> int:
     """Resume a session."""
     with call.store() as store:
-        changed = _session(call, store).resume()
+        changed = store.sessions.handle(call.options.session).resume()
     return _told(call, call.options.session, changed=changed, done="goes on", before="was not paused")
 
 
@@ -144,7 +144,7 @@ COMMANDS = (
         (KIND,),
         ("holdfast queue pause send-mail",),
         CHANGED,
-        "Work that is claimed goes on.",
+        "Work that is claimed goes on. Runs of the kind are not claimed either.",
     ),
     Command(
         "queue resume",

@@ -13,6 +13,9 @@ from holdfast.cli import (
     copying,
     demo,
     housekeeping,
+    ids,
+    importing,
+    leases,
     limits,
     processes,
     queue,
@@ -21,8 +24,11 @@ from holdfast.cli import (
     sessions,
     stores,
     tail,
+    top,
     torture,
     triggers,
+    ui,
+    why,
     worker,
     workers,
 )
@@ -31,9 +37,13 @@ from holdfast.cli.commands import Argument, Command, argument, up_to
 COMMANDS: tuple[Command, ...] = (
     *demo.COMMANDS,
     *stores.COMMANDS,
+    *why.COMMANDS,
+    *ui.COMMANDS,
+    *top.COMMANDS,
     *sessions.COMMANDS,
     *queue.COMMANDS,
     *limits.COMMANDS,
+    *leases.COMMANDS,
     *processes.COMMANDS,
     *runs.COMMANDS,
     *tail.COMMANDS,
@@ -42,21 +52,25 @@ COMMANDS: tuple[Command, ...] = (
     *attachments.COMMANDS,
     *housekeeping.COMMANDS,
     *copying.COMMANDS,
+    *importing.COMMANDS,
     *worker.COMMANDS,
     *workers.COMMANDS,
     *torture.COMMANDS,
     *completion.COMMANDS,
+    *ids.COMMANDS,
 )
 
 GROUPS = {
     "sessions": "conversations: list, read, draw, move, fork, delete",
     "queue": "work that waits for a session",
+    "leases": "rights to act on a session or a process",
     "processes": "background processes and their logs",
     "runs": "durable functions: waits and steps",
     "triggers": "subscriptions and what fires them",
     "schedules": "cron schedules: list, pause, run at once",
     "attachments": "bytes that sessions refer to",
     "workers": "programs that claim work",
+    "import": "take over the data of a framework's own store",
 }
 
 COMMON: tuple[Argument, ...] = (
@@ -73,6 +87,9 @@ COMMON: tuple[Argument, ...] = (
     argument("--json", action="store_true", help="print JSON"),
     argument("--debug", action="store_true", help="show the traceback of an error"),
 )
+
+SUGGESTED = 3
+"""Commands that are suggested for a word at most."""
 
 EXIT_CODES = {
     0: "done",
@@ -97,7 +114,39 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the error as one line."""
-        raise Unparsed(f"{message}: see {self.prog} --help")
+        raise Unparsed(f"{message}{' See' if message.endswith('?') else ': see'} {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is no command, and suggest those that may have been meant."""
+        is_command = isinstance(action, argparse._SubParsersAction)  # pyright: ignore[reportPrivateUsage]
+        known: Any = action.choices or ()
+        if is_command and value not in known:
+            self.error(f"there is no command {value!r}{meant(self.prog, str(value))}")
+        super()._check_value(action, value)
+
+
+def meant(program: str, word: str) -> str:
+    """Return the commands below a program that a word may stand for, as the end of a sentence."""
+    import difflib
+
+    place = program.removeprefix("holdfast").strip()
+    names = {one.name.removeprefix(f"{place} "): one.name for one in COMMANDS if one.name.startswith(f"{place} ")}
+    names = names or {name: name for name in (*GROUPS, *(one.name for one in COMMANDS if " " not in one.name))}
+    found = [names[one] for one in difflib.get_close_matches(word, names, n=SUGGESTED)]
+    found += [one.name for one in COMMANDS if one.name.split()[-1] == word and one.name not in found]
+    listed = " or ".join(f"`holdfast {one}`" for one in found[:SUGGESTED])
+    return f": did you mean {listed}?" if listed else ""
+
+
+def options_meant(command: Command, words: Iterable[str]) -> str:
+    """Return the options of a command that unknown ones may stand for, as the end of a sentence."""
+    import difflib
+
+    known = [name for one in (*command.arguments, *COMMON) for name in one.names if name.startswith("--")]
+    known = [name for name in known if name not in command.without]
+    asked = [word.partition("=")[0] for word in words if word.startswith("--")]
+    found = [one for word in asked for one in difflib.get_close_matches(word, known, n=1)]
+    return f": did you mean {' and '.join(found)}?" if found else ""
 
 
 class Version(argparse.Action):

@@ -1,4 +1,4 @@
-"""Commands that show processes, signal them and ask them to stop. Only the runner of a process ends it."""
+"""Commands that show processes, signal them, ask them to stop and retry them. Only its runner ends a process."""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ def signal(call: Call) -> int:
     """Send a signal to a process."""
     given = call.options
     with call.store() as store:
-        receipt = store.events.signal(given.process, given.name, given.payload, replay_key=given.replay_key)
+        run = store.processes.handle(given.process)  # which also finds the run that goes on for it
+        receipt = run.signal(given.name, given.payload, replay_key=given.replay_key)
     return _show_receipt(call, receipt)
 
 
@@ -155,11 +156,27 @@ def cancel(call: Call) -> int:
     given = call.options
     with call.store() as store:
         process = require(store, given.process)
-        if process.is_terminal:
+        if process.is_terminal and process.continued_as is None:
             raise holdfast.AlreadyTerminal(process.id, process.status)
         call.confirm(f"Ask process {given.process!r} to stop?")
-        receipt = store.events.request_cancel(given.process, reason=given.reason)
+        receipt = store.processes.handle(given.process).cancel(reason=given.reason)
     return _show_receipt(call, receipt)
+
+
+def retry(call: Call) -> int:
+    """Run again what ended without a result, as a new run."""
+    with call.store() as store:
+        process = require(store, call.options.process)
+        if process.is_retryable:
+            lost = ", whose effects are unknown" if process.status == "abandoned" else ""
+            call.confirm(f"Retry run {process.id!r} ({process.status}{lost}) as a new run with its recorded steps?")
+        started = store.processes.retry(process.id)
+    if call.options.json:
+        call.terminal.json({"process": started.process, "created": started.created})
+    else:
+        again = "" if started.created else " (it was retried before)"
+        call.terminal.line(f"retried {process.id} as {started.id}{again}")
+    return 0
 
 
 def _show_receipt(call: Call, receipt: holdfast.events.AppendReceipt) -> int:
@@ -223,5 +240,15 @@ COMMANDS = (
         ('holdfast processes cancel build-7 --reason "too late" --yes',),
         "An `AppendReceipt`.",
         "Asks first. The process ends when its runner obeys.",
+    ),
+    Command(
+        "processes retry",
+        "run again what failed, as a new run with the recorded steps",
+        retry,
+        (PROCESS, YES),
+        ("holdfast processes retry research-1 --yes",),
+        "An object: `process` (the new `Process`) and `created` (false if it was retried before).",
+        "Asks first. For runs that failed, were cancelled or abandoned. Runs below it are retried, too, unless they\n"
+        "were abandoned. Steps that have a result do not run again.",
     ),
 )

@@ -194,6 +194,27 @@ def _revise(
     return 0
 
 
+def release(call: Call) -> int:
+    """End the claim on a batch."""
+    session_id, batch_id = call.options.session, call.options.batch
+    with call.store() as store:
+        there = store.queue.get(session_id, batch_id)
+        if there is None:
+            require_session(store, session_id)
+            raise _unknown(session_id, batch_id)
+        released: tuple[holdfast.WorkBatch, ...] = ()
+        if there.state == "claimed":
+            call.confirm(f"End the claim of {there.claimed_by!r} on batch {batch_id!r} of session {session_id!r}?")
+            released = store.queue.release(session_id, batch_id)
+    if not released:
+        raise Refused(f"batch {batch_id!r} was not released: no claim holds it; see queue show")
+    if call.options.json:
+        call.terminal.json({"batches": released})
+    else:
+        call.terminal.line(f"released {', '.join(one.batch_id for one in released)}")
+    return 0
+
+
 COMMANDS = (
     Command(
         "queue list",
@@ -224,6 +245,15 @@ COMMANDS = (
         ("holdfast queue cancel chat-42 batch:5f0c… --yes",),
         "The `WorkBatch`, cancelled.",
         "Asks first.",
+    ),
+    Command(
+        "queue release",
+        "end the claim on a batch, so that another worker can take it",
+        release,
+        (SESSION, BATCH, YES),
+        ("holdfast queue release chat-42 batch:5f0c… --yes",),
+        "An object: `batches`, each a `WorkBatch` of the claim.",
+        "Asks first. Use it when the owner hangs or is gone: its attempt counts, and it can settle nothing any more.",
     ),
     Command(
         "queue dead",

@@ -12,6 +12,7 @@ from holdfast.cli.terminal import Terminal, printable
 
 if TYPE_CHECKING:
     from holdfast.cli.commands import Command
+    from holdfast.cli.parser import Parser
 
 POSTGRES = ("postgresql://", "postgres://")
 UNREAD = 141
@@ -96,6 +97,14 @@ class Call:
             raise Refused("nothing was done")
 
 
+def has_password(url: str) -> bool:
+    """Return True if a URL may hold a password, so that no output repeats it."""
+    from urllib.parse import unquote, urlsplit
+
+    parts = urlsplit(url)
+    return ":" in parts.netloc.rpartition("@")[0] or "password" in unquote(parts.query).lower()
+
+
 def require_folder(option: str, folder: str | None) -> None:
     """Raise `Misused` unless the folder exists: with a wrong name all bytes would look lost."""
     from pathlib import Path
@@ -148,8 +157,7 @@ def _run(arguments: list[str], terminal: Terminal) -> int:
         parser = build(arguments)
         options, unknown = parser.parse_known_args(arguments)
         if unknown:
-            parser.prog = f"holdfast {options.declared.name}"
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+            _refuse_unknown(parser, options.declared, unknown)
     except SystemExit as leaving:
         # The help or the version was printed.
         try:
@@ -182,6 +190,7 @@ def _run(arguments: list[str], terminal: Terminal) -> int:
 
             terminal.traceback(_hidden("".join(traceback.format_exception(error)), arguments))
         code, message = _said(error, command.name)
+        message = _suggested(Call(options, terminal), error, message)
         _tell(terminal, error, code, _hidden(message, arguments), as_json=as_json)
     return code
 
@@ -204,11 +213,28 @@ def _hidden(message: str, arguments: list[str]) -> str:
     return without_secrets(message, [*arguments, os.environ.get("HOLDFAST_URL", "")])
 
 
+def _refuse_unknown(parser: Parser, command: Command, unknown: list[str]) -> None:
+    """Refuse words that are no arguments of the command, with those that may have been meant."""
+    from holdfast.cli.parser import Unparsed, options_meant
+
+    parser.prog = f"holdfast {command.name}"
+    for word in unknown:
+        if (name := word.partition("=")[0]) in command.without:
+            raise Unparsed(not_taken(command, name))
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}{options_meant(command, unknown)}")
+
+
 def _refuse_what_means_nothing(command: Command, options: Any) -> None:
     """Refuse options that the parser accepts before the command's name and the command does not take."""
     for name in command.without:
         if getattr(options, name.removeprefix("--")) is not None:
-            raise Misused(f"{command.name} does not take {name}: see holdfast {command.name} --help")
+            raise Misused(not_taken(command, name))
+
+
+def not_taken(command: Command, option: str) -> str:
+    """Return the error of an option that every other command takes."""
+    reason = f", because {command.because}" if command.because else ""
+    return f"{command.name} does not take {option}{reason}: see holdfast {command.name} --help"
 
 
 def _said(error: Exception, command: str) -> tuple[int, str]:
@@ -225,6 +251,22 @@ def _said(error: Exception, command: str) -> tuple[int, str]:
     if isinstance(error, holdfast.HoldfastError):
         return _said_by_the_store(error, command)
     return 70, f"a defect: {type(error).__name__}: {error}: run it again with --debug, and report that"
+
+
+def _suggested(call: Call, error: Exception, message: str) -> str:
+    """Return the message with ids that look like the unknown one."""
+    listing, id = "", ""
+    if isinstance(error, holdfast.UnknownSession):
+        listing, id = "sessions", error.session_id
+    elif isinstance(error, holdfast.UnknownProcess):
+        listing, id = "processes", error.process_id
+    elif isinstance(error, holdfast.errors.UnknownSchedule):
+        listing, id = "schedules", error.name
+    if not listing or call.options.declared.name == "copy":  # a copy has two stores
+        return message
+    from holdfast.cli.ids import similar, with_suggestions
+
+    return with_suggestions(message, similar(call, listing, id))
 
 
 def _said_by_the_store(error: holdfast.HoldfastError, command: str) -> tuple[int, str]:

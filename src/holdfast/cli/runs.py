@@ -31,7 +31,10 @@ def show(call: Call) -> int:
             ("attempt", process.attempt or None),
             ("last error", process.last_error),
             ("continued as", process.continued_as),
+            ("retries", facts.retries),
+            ("retried as", facts.retried_as),
             ("children", ", ".join(f"{one.id} ({one.status or 'gone'})" for one in facts.children) or None),
+            ("rejected", "; ".join(f"signal {one.ordinal} of {one.error}" for one in facts.rejected) or None),
             ("journal", f"{facts.journal.events} of {facts.journal.most_events} events"),
         ]
     )
@@ -83,7 +86,9 @@ COMMANDS = (
         ("holdfast runs show research-1", "holdfast runs show research-1 --json"),
         "An object: `process` (a `Process`), `wait` (`kind`, `name`, `until_ms`, or null), `steps` (`name`, `state`,\n"
         "`attempt`, `took_ms`, `error`, `at_ms`, `next_at_ms`), `worker` (a `LeaseHolder` or null), `children` (`id`,\n"
-        "`status`), `journal` (`events`, `size_bytes`, `most_events`, `most_bytes`).",
+        "`status`), `journal` (`events`, `size_bytes`, `most_events`, `most_bytes`), `retries` and `retried_as`\n"
+        "(the id of a run, or null), `rejected` (signals that are not of the declared type: `name`, `ordinal`,\n"
+        "`error`, `at_ms`).",
     ),
     Command(
         "runs replay",

@@ -6,9 +6,9 @@ from typing import Any
 
 import holdfast
 from holdfast.cli import files
-from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, SESSION, YES, Command, argument, whole
+from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, SESSION, YES, Command, argument, label, whole
 from holdfast.cli.running import Call, Misused, Refused, require_ordinary
-from holdfast.cli.terminal import Part, gist, moment
+from holdfast.cli.terminal import Part, moment
 from holdfast.paging import every
 
 OUTLINE_TRIES = 4
@@ -24,7 +24,10 @@ def list_sessions(call: Call) -> int:
         page = store.sessions.list(
             owner=given.owner,
             parent=given.parent,
+            prefix=given.prefix,
+            labels=dict(given.label),
             changed_since_ms=given.changed_since,
+            newest_first=given.newest_first,
             after=given.after,
             limit=given.limit,
         )
@@ -33,12 +36,48 @@ def list_sessions(call: Call) -> int:
     return show_page(
         call,
         page,
-        ("session", "name", "owner", "model", "revision", "nodes", "changed"),
+        ("session", "name", "owner", "model", "labels", "revision", "nodes", "changed"),
         [
-            (one.session_id, one.name, one.owner, one.model, one.revision, one.node_count, moment(one.changed_at_ms))
+            (
+                one.session_id,
+                one.name,
+                one.owner,
+                one.model,
+                labels_of(one.labels),
+                one.revision,
+                one.node_count,
+                moment(one.changed_at_ms),
+            )
             for one in page
         ],
     )
+
+
+def labels_of(labels: dict[str, str]) -> str | None:
+    """Return labels on one line, as the command line takes them."""
+    return " ".join(f"{key}={value}" for key, value in labels.items()) or None
+
+
+def label_session(call: Call) -> int:
+    """Change labels of a session, or show them."""
+    given = call.options
+    changes: dict[str, str | None] = dict(given.labels)
+    twice = [key for key in given.remove if key in changes]
+    if twice:
+        raise Misused(f"label {twice[0]!r} is set and removed: give one")
+    changes |= dict.fromkeys(given.remove)
+    with call.store() as store:
+        if changes:
+            labels = store.sessions.handle(given.session).set_labels(changes)
+        else:
+            require_session(store, given.session)
+            meta = store.sessions.handle(given.session).meta()
+            labels = {} if meta is None else meta.labels
+    if given.json:
+        call.terminal.json({"session_id": given.session, "labels": labels})
+    else:
+        call.terminal.fields(labels.items())
+    return 0
 
 
 def show_page(call: Call, page: holdfast.Page[object], titles: tuple[str, ...], rows: list[tuple[object, ...]]) -> int:
@@ -90,6 +129,7 @@ def show(call: Call) -> int:
             ("name", None if meta is None else meta.name),
             ("owner", None if meta is None else meta.owner),
             ("model", None if meta is None else meta.model),
+            ("labels", None if meta is None else labels_of(meta.labels)),
             ("created", moment(None if meta is None else meta.created_at_ms)),
             *((name, facts[name]) for name in ("revision", "node_count", "leaf", "checkpoint_ref", "current_frame_id")),
             ("lease", None if lease is None else f"{lease.owner_id} until {moment(lease.expires_at_ms)}"),
@@ -98,8 +138,10 @@ def show(call: Call) -> int:
             *((f"usage of {one.model}", f"{one.total} tokens ({one.source})") for one in (view.ledger if view else ())),
         ]
     )
+    from holdfast.cli import rendering
+
     for node in view.graph.nodes if view else ():
-        call.terminal.line(f"{node.id}  ", (node.kind, "dim"), f"  {gist(node.payload)}")
+        call.terminal.line(f"{node.id}  ", (node.kind, "dim"), f"  {rendering.line_of(node)}")
     return 0
 
 
@@ -216,11 +258,13 @@ def _seen(
 ) -> tuple[holdfast.sessions.SessionView | None, list[holdfast.Node]]:
     import msgspec
 
+    from holdfast.cli import rendering
+
     view = session.load(holdfast.sessions.ActivePath(last=0), at=at)
     if view is None:
         return None, []
     return view, [
-        msgspec.structs.replace(node, payload=gist(node.payload), caused_by=None)
+        msgspec.structs.replace(node, payload=rendering.line_of(node), caused_by=None)
         for node in every(session.nodes, at=at, limit=200)
     ]
 
@@ -248,8 +292,13 @@ def delete(call: Call) -> int:
     session_id: str = call.options.session
     with call.store() as store:
         require_session(store, session_id)
-        call.confirm(f"Erase session {session_id!r} with its history, queue, grants and subscriptions?")
-        report = store.sessions.delete(session_id)
+        call.confirm(
+            f"Erase session {session_id!r}{' and all its descendants' if call.options.tree else ''} "
+            "with its history, queue, grants and subscriptions?"
+        )
+        report = store.sessions.delete(
+            session_id, expected_revision=call.options.expected_revision, tree=call.options.tree
+        )
     show_report(call, report)
     return 0 if report.deleted else 1
 
@@ -276,10 +325,24 @@ COMMANDS = (
         (
             argument("--owner", metavar="OWNER", help="only those of this owner"),
             argument("--parent", metavar="SESSION", help="only those started by or forked from this session"),
+            argument("--prefix", metavar="TEXT", help="only ids that begin so, in the order of ids"),
+            argument(
+                "--label",
+                metavar="KEY=VALUE",
+                type=label,
+                action="append",
+                default=[],
+                help="only those with this label",
+            ),
             argument("--changed-since", metavar="MS", type=whole, help="only changes since then, in order of change"),
+            argument("--newest-first", action="store_true", help="by the last change, the newest first"),
             *PAGE,
         ),
-        ("holdfast sessions list --owner ada", "holdfast sessions list --json --limit 1000"),
+        (
+            "holdfast sessions list --owner ada",
+            "holdfast sessions list --label user=u1 --label project=home --newest-first",
+            "holdfast sessions list --prefix user-1/ --json --limit 1000",
+        ),
         f"{PAGE_JSON} An item is a `SessionSummary`.",
     ),
     Command(
@@ -315,6 +378,19 @@ COMMANDS = (
     ),
     *files.COMMANDS,
     Command(
+        "sessions label",
+        "show or change the labels of a session",
+        label_session,
+        (
+            SESSION,
+            argument("labels", metavar="KEY=VALUE", type=label, nargs="*", help="a label to set"),
+            argument("--remove", metavar="KEY", action="append", default=[], help="a label to remove"),
+        ),
+        ("holdfast sessions label chat-42 user=u1 project=home", "holdfast sessions label chat-42 --remove project"),
+        "An object: `session_id` and `labels`, which are those that the session has afterwards.",
+        "Labels that are not named stay. Without any, shows them.",
+    ),
+    Command(
         "sessions fork",
         "start a new session from a point of another",
         fork,
@@ -333,8 +409,13 @@ COMMANDS = (
         "sessions delete",
         "erase a session",
         delete,
-        (SESSION, YES),
-        ("holdfast sessions delete chat-42", "holdfast sessions delete chat-42 --yes --json"),
+        (
+            SESSION,
+            argument("--tree", action="store_true", help="with all its descendants: children, forks and theirs"),
+            argument("--expected-revision", metavar="N", type=whole, help="only if the head is at this revision"),
+            YES,
+        ),
+        ("holdfast sessions delete chat-42", "holdfast sessions delete chat-42 --tree --yes --json"),
         "A `SessionDeletionReport`.",
         "Asks first. Processes go on; those that no session holds any more are listed.",
     ),

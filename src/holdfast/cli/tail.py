@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import holdfast
 from holdfast.cli.commands import Command, argument, duration_ms, up_to
 from holdfast.cli.processes import require
+from holdfast.cli.rendering import rendered
 from holdfast.cli.running import Call, Misused
 from holdfast.cli.sessions import require_session
 from holdfast.cli.terminal import gist
@@ -227,9 +228,17 @@ class Turns:
                 "what": "turn",
                 "at_ms": entry.committed_at_ms,
                 "session_id": one.session_id,
-                "text": f"revision {entry.revision} {entry.turn_id or ''}".rstrip(),
+                "text": f"revision {entry.revision} {self._last_line(one.session_id, entry)}".rstrip(),
                 "revision": entry,
             }
+
+    def _last_line(self, session_id: str, entry: holdfast.sessions.Revision) -> str:
+        """Return the last message of a turn that an adapter committed, the turn id of any other."""
+        node: holdfast.Node | None = None
+        # It may have been deleted since it was listed.
+        with contextlib.suppress(holdfast.SessionDeleted):
+            node = None if entry.leaf is None else self._store.sessions.handle(session_id).load_node(entry.leaf)
+        return (None if node is None else rendered(node)) or entry.turn_id or ""
 
     def _history(self, session_id: str, shown: Shown | None) -> list[holdfast.sessions.Revision]:
         """Return the new revisions, newest first."""

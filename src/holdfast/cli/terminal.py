@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 if TYPE_CHECKING:
     import holdfast
+    from holdfast.cli.screen import Screen
 
 Part: TypeAlias = str | tuple[str, str]
 """A text, or a pair of text and style."""
@@ -21,6 +22,10 @@ BAR_EVERY_S = 0.1
 TICK_S = 0.5
 CELL_CHARACTERS = 48
 LEAST_CELL = 8
+OF_IDS = frozenset(
+    {"attachment", "batch", "handle", "kind", "process", "schedule", "session", "subscription", "turn", "worker"}
+)
+"""Titles of columns that are never cut: their cells are pasted into other commands."""
 GAP = "  "
 CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -41,11 +46,26 @@ class Terminal:
         """Return whether the output can encode line-drawing characters."""
         return "utf" in (self._out.encoding or "").lower()
 
+    @property
+    def is_live(self) -> bool:
+        """Return whether the output is a terminal that can be drawn on."""
+        return self._out.isatty() and os.environ.get("TERM") != "dumb"
+
+    def screen(self) -> Screen:
+        """Return the whole terminal, to be drawn on."""
+        from holdfast.cli.screen import Screen
+
+        return Screen(self._in, self._out)
+
     # Printing.
 
     def line(self, *parts: Part) -> None:
         """Print one line of plain and styled texts. Control characters in them are escaped."""
-        self.text("".join(self._styled(part) for part in parts))
+        self.text(self.styled(parts))
+
+    def styled(self, parts: Iterable[Part]) -> str:
+        """Return one line of plain and styled texts. Control characters in them are escaped."""
+        return "".join(self._styled(part) for part in parts)
 
     def _styled(self, part: Part) -> str:
         if isinstance(part, str):
@@ -108,13 +128,14 @@ class Terminal:
             self.line((name.ljust(width), "dim"), f"  {value}")
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print a table. On a terminal its columns are fitted to the width, with long cells shortened."""
+        """Print a table. On a terminal its columns are fitted to the width, with long cells shortened, but no ids."""
         texts = [[cell(value) for value in row] for row in rows]
         widths = [max(len(text) for text in column) for column in zip(titles, *texts, strict=True)]
         if self._out.isatty():
             import shutil  # costs more than the rest of this module
 
-            widths = fitted(widths, [len(title) for title in titles], shutil.get_terminal_size().columns)
+            least = [width if title in OF_IDS else len(title) for title, width in zip(titles, widths, strict=True)]
+            widths = fitted(widths, least, shutil.get_terminal_size().columns)
         self.line((_row(titles, widths), "bold"))
         for row in texts:
             self.line(_row([shortened(text, width) for text, width in zip(row, widths, strict=True)], widths))

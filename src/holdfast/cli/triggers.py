@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import holdfast
-from holdfast.cli.commands import PAGE, PAGE_JSON, YES, Command, argument, document
+from holdfast.cli.commands import PAGE, PAGE_JSON, PROCESS, YES, Command, argument, document
 from holdfast.cli.running import Call, Misused, Refused
 from holdfast.cli.sessions import require_session, show_page
 from holdfast.cli.terminal import moment
@@ -102,6 +102,18 @@ def cancel(call: Call) -> int:
     return 0
 
 
+def redeliver(call: Call) -> int:
+    """Start the process of a delivery."""
+    with call.store() as store:
+        call.confirm(f"Start process {call.options.process!r}?")
+        process = store.triggers.redeliver(call.options.process)
+    if call.options.json:
+        call.terminal.json(process)
+    else:
+        call.terminal.line(f"started {process.id} ({process.status})")
+    return 0
+
+
 COMMANDS = (
     Command(
         "triggers list",
@@ -130,6 +142,15 @@ COMMANDS = (
         ("holdfast triggers emit cron daily --key 2026-11-15",),
         "An `Emission`.",
         "Nothing is started here: a runtime registers the processes of the deliveries.",
+    ),
+    Command(
+        "triggers redeliver",
+        "start the process of a delivery that was never started",
+        redeliver,
+        (PROCESS, YES),
+        ("holdfast triggers redeliver trigger-process:8d2e… --yes",),
+        "A `Process`.",
+        "Asks first. The id of the process follows from its delivery, so that it is started once.",
     ),
     Command(
         "triggers cancel",

@@ -7,12 +7,12 @@ import logging
 import sys
 import traceback
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 
 import holdfast
-from holdfast.cli.commands import Command, argument
+from holdfast.cli.commands import Command, argument, whole
 from holdfast.cli.running import Call, Misused, Refused
 from holdfast.cli.terminal import Terminal, shown
 
@@ -22,18 +22,42 @@ LOGGER = "holdfast.worker"
 def worker(call: Call) -> int:
     """Run a worker until it is told to stop."""
     if call.options.reload:
-        if call.options.until_idle:
-            raise Misused("--reload runs until it is stopped: leave --until-idle out")
+        if call.options.until_idle or call.options.metrics_port is not None:
+            raise Misused("--reload is for development: leave --until-idle and --metrics-port out")
         from holdfast.cli import reloading
 
         return reloading.run(call.options.worker, call.terminal.note)
     found = worker_at(call.options.worker)
     found.on_failure(lambda failure: call.terminal.note(f"{shown(str(failure))}\n{failure.trace()}"))
     call.terminal.note(f"{found!r} is running; Ctrl-C or SIGTERM lets running calls finish")
-    with shown_warnings(call.terminal):
-        found.run(until_idle=call.options.until_idle)
+    with shown_warnings(call.terminal), _metrics(call, found):
+        try:
+            found.run(until_idle=call.options.until_idle)
+        except holdfast.InvalidRequest as error:
+            error.add_note(f"the holdfast.Worker at {call.options.worker}")  # it names its store itself
+            raise
     call.terminal.note(f"ended: {found.tally!r}")
     return 0
+
+
+@contextmanager
+def _metrics(call: Call, found: holdfast.Worker) -> Generator[None]:
+    """Serve the numbers of the worker while the block runs, if a port was given."""
+    host, port = call.options.metrics_host, call.options.metrics_port
+    if port is None:
+        yield
+        return
+    from holdfast.worker.metrics_server import metrics_served
+
+    with ExitStack() as stack:
+        try:
+            port = stack.enter_context(metrics_served(found, host, port))
+        except (OSError, OverflowError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise Misused(f"--metrics-port: cannot listen on {host} port {port}: {said}") from None
+        place = f"[{host}]" if ":" in host else host
+        call.terminal.note(f"metrics at http://{place}:{port}/metrics")
+        yield
 
 
 @contextmanager
@@ -117,11 +141,24 @@ COMMANDS = (
             argument("worker", metavar="MODULE:NAME", help="a `holdfast.Worker`, such as app:worker"),
             argument("--until-idle", action="store_true", help="end once no more work can be claimed"),
             argument("--reload", action="store_true", help="start anew when a Python file below this folder changes"),
+            argument("--metrics-port", metavar="PORT", type=whole, help="serve OpenMetrics there; 0 is any free port"),
+            argument(
+                "--metrics-host",
+                metavar="HOST",
+                default="127.0.0.1",
+                help="the address of that port (default 127.0.0.1; others can reach any other one)",
+            ),
         ),
-        ("holdfast worker app:worker", "holdfast worker app:worker --reload"),
+        (
+            "holdfast worker app:worker",
+            "holdfast worker app:worker --reload",
+            "holdfast worker app:worker --metrics-port 9464",
+        ),
         "Nothing: a worker prints no results. Failures, warnings and the counts at the end go to standard error.",
         "The worker names its store itself. On SIGTERM or Ctrl-C it claims no more, lets running calls finish for its\n"
         "grace period, and gives the rest back. --reload does the same at each change, and is for development.",
         opens_a_store=False,
+        without=("--url", "--schema", "--pooler", "--attachments", "--patience"),
+        because="the program names the store and its options in holdfast.Worker(…)",
     ),
 )

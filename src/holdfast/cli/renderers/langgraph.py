@@ -1,0 +1,85 @@
+"""Checkpoints and writes of LangGraph: messages, tool calls and values. Nothing is imported to decode them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, cast
+
+from holdfast.cli.renderers.parts import MOST_PARTS, compact, text_of
+
+
+def checkpoint(payload: Any) -> str | None:
+    """Return `step 3, loop: ai: hello`."""
+    if not isinstance(payload, dict) or not isinstance(payload.get("metadata"), dict):  # pyright: ignore[reportUnknownMemberType]
+        return None
+    fields = cast("dict[str, Any]", payload)
+    metadata: dict[str, Any] = fields["metadata"]
+    made = ", ".join(
+        f"{word}{metadata[name]}" for name, word in (("step", "step "), ("source", "")) if name in metadata
+    )
+    return ": ".join(part for part in (made or "checkpoint", str(fields.get("gist", ""))) if part)
+
+
+def write(payload: Any) -> str | None:
+    """Return `messages: ai: hello`, `messages: call weather({"city": "Oslo"})` or `plan: ["look", "leap"]`."""
+    if not isinstance(payload, dict):
+        return None
+    fields = cast("dict[str, Any]", payload)
+    channel, kind, data = fields.get("channel"), fields.get("type"), fields.get("data", "")
+    if not isinstance(channel, str) or not isinstance(data, str):
+        return None
+    return f"{channel}: {_value(kind, data)}"
+
+
+def _value(kind: object, data: str) -> str:
+    import msgspec
+
+    if kind == "null":
+        return "null"
+    try:
+        body = base64.b64decode(data, validate=True)
+        if kind != "msgpack":
+            return f"{len(body)} bytes"
+        return _shown(msgspec.msgpack.decode(body, ext_hook=_opened))
+    except (binascii.Error, msgspec.DecodeError, RecursionError):
+        return f"{len(data)} characters"
+
+
+def _opened(_: int, data: memoryview) -> Any:
+    """Return the fields of an object in the place of the object."""
+    import msgspec
+
+    found: Any = msgspec.msgpack.decode(data, ext_hook=_opened)
+    if isinstance(found, list):
+        parts: list[Any] = cast("Any", found)
+        if len(parts) > 2 and isinstance(parts[2], dict):
+            return cast("dict[str, Any]", parts[2])
+        return parts[2] if len(parts) > 2 else None
+    return found
+
+
+def _shown(value: Any) -> str:
+    parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
+    if parts and all(map(_is_message, parts)):
+        return " | ".join(map(_message, parts[:MOST_PARTS]))
+    if _is_message(value):
+        return _message(cast("dict[str, Any]", value))
+    return compact(value)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and "content" in value and isinstance(value.get("type"), str)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _message(fields: Mapping[str, Any]) -> str:
+    said = text_of(fields.get("content"))
+    called: Any = fields.get("tool_calls")
+    made: list[Any] = cast("Any", called) if isinstance(called, list) else []
+    calls = [_call(cast("dict[str, Any]", one)) for one in made if isinstance(one, dict)]
+    return f"{fields['type']}: {' '.join(part for part in (said, *calls) if part)}"
+
+
+def _call(fields: Mapping[str, Any]) -> str:
+    return f"call {fields.get('name')}({compact(fields.get('args', {}))})"

@@ -1,0 +1,40 @@
+"""`holdfast top`: a live view in the terminal."""
+
+from __future__ import annotations
+
+from holdfast.cli.commands import Command, argument, up_to
+from holdfast.cli.running import Call
+
+INTERVAL_MS = 2_000
+
+
+def top(call: Call) -> int:
+    """Show the store until the user leaves."""
+    from holdfast.cli.top_view import top as shown  # loads more than the help of all commands
+
+    return shown(call)
+
+
+COMMANDS = (
+    Command(
+        "top",
+        "watch workers, queues and what needs attention",
+        top,
+        (
+            argument("--once", action="store_true", help="print one picture, after one interval, and end"),
+            argument(
+                "--interval",
+                metavar="TIME",
+                type=up_to("1h"),
+                default=INTERVAL_MS,
+                help="between two looks (default 2s, at least 100ms)",
+            ),
+        ),
+        ("holdfast top", "holdfast top --once", "holdfast top --once --interval 500ms --json"),
+        "An object, one a line without `--once`: `at_ms`, `rates` (`turns`, `events`, `is_complete`, or null at the\n"
+        "first look), `running_processes` (at most 1000 are counted), `workers` (each a `WorkerInfo`), `depths`\n"
+        "(each a `QueueDepth`), `concerns` (each a `Concern`).",
+        "q, Escape or Ctrl-C leaves. A rate counts committed turns, and events of processes: steps, signals, progress\n"
+        "and ends. ≥ means that more changed than one look reads. Attention is looked for every 10 s.",
+    ),
+)

@@ -1,0 +1,99 @@
+"""`holdfast why`: says why a session, a process or a schedule does not go on, and which command helps."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+import holdfast
+from holdfast.cli.commands import Command, argument
+from holdfast.cli.ids import similar, with_suggestions
+from holdfast.cli.running import Call, Refused, has_password
+from holdfast.cli.terminal import gist, length, moment
+
+STYLES = {"stuck": "red", "waits": "yellow", "works": "green", "idle": "dim"}
+STORE_OPTIONS = ("url", "schema", "pooler")
+
+
+def why(call: Call) -> int:
+    """Explain one subject, found by its id."""
+    with call.store() as store:
+        asked = store.maintenance.explain_session, store.maintenance.explain_process, store.maintenance.explain_schedule
+        found = [one for one in (_explanation(explain, call.options.id) for explain in asked) if one is not None]
+    if not found:
+        unknown = f"there is no session, process or schedule {call.options.id!r}: see holdfast sessions list"
+        raise Refused(with_suggestions(unknown, similar(call, "any", call.options.id)))
+    ok = all(one.ok for one in found)
+    if call.options.json:
+        call.terminal.json({"ok": ok, "explanations": found})
+        return 0 if ok else 1
+    for one in found:
+        call.terminal.line(f"{one.subject} {one.id}: ", (one.standing, STYLES[one.standing]))
+        for cause in one.causes:
+            _show(call, cause, one.explained_at_ms)
+    return 0 if ok else 1
+
+
+def _explanation(
+    explain: Callable[[str], holdfast.maintenance.Explanation], id: str
+) -> holdfast.maintenance.Explanation | None:
+    try:
+        return explain(id)
+    except (holdfast.NotFound, holdfast.SessionDeleted):
+        return None
+
+
+def _show(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> None:
+    call.terminal.line("  ", (cause.name, STYLES[cause.standing]), f"  {cause.problem}")
+    for title, text in _details(call, cause, now_ms):
+        call.terminal.line(f"    {title:<10} {text}")
+
+
+def _details(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if cause.since_ms is not None:
+        found.append(("since", f"{moment(cause.since_ms)}, {length(now_ms - cause.since_ms)} ago"))
+    if cause.attempt is not None:
+        found.append(("attempt", str(cause.attempt)))
+    if cause.error is not None:
+        found.append(("error", gist(cause.error)))
+    if cause.holder is not None:
+        found.append(("held by", _holder(cause.holder, now_ms)))
+    if cause.next is not None:
+        when = "" if cause.next_at_ms is None else f" at {moment(cause.next_at_ms)}"
+        when += "" if cause.next_at_ms is None else f", in {length(cause.next_at_ms - now_ms)}"
+        found.append(("by itself", f"{cause.next}{when}"))
+    if cause.remedy:
+        found.append(("helps", command_line(call, cause.remedy)))
+    return found
+
+
+def _holder(holder: holdfast.maintenance.Holder, now_ms: int) -> str:
+    place = "" if holder.host is None else f", host {holder.host}, pid {holder.pid}"
+    if holder.heartbeat_at_ms is None:
+        return f"{holder.owner_id}{place} (not a registered worker)"
+    alive = "alive" if holder.is_alive else "silent"
+    return f"{holder.owner_id}{place}, {alive}, last report {length(now_ms - holder.heartbeat_at_ms)} ago"
+
+
+def command_line(call: Call, remedy: tuple[str, ...]) -> str:
+    """Return the command as it can be pasted into a shell: with the store that this command was given.
+
+    A URL with a password is not repeated.
+    """
+    given = [(f"--{name}", getattr(call.options, name)) for name in STORE_OPTIONS]
+    words = [word for name, value in given if value is not None and not has_password(value) for word in (name, value)]
+    return shlex.join(["holdfast", *remedy, *words]) + (' --url "$HOLDFAST_URL"' if has_password(call.url()) else "")
+
+
+COMMANDS = (
+    Command(
+        "why",
+        "say why a session, process or schedule does not go on",
+        why,
+        (argument("id", metavar="ID", help="the id of a session, a process or a schedule"),),
+        ("holdfast why chat-42", "holdfast why research-1 --json"),
+        "An object: `ok` and `explanations`, each an `Explanation` with its `causes`.",
+        "Changes nothing. The exit code is 1 if something is stuck. `helps` is a command to paste.",
+    ),
+)

@@ -1,0 +1,241 @@
+"""The ASGI application: one address for each view, a stream of changes, metrics, and remedies if writes are allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import holdfast
+from holdfast.extras import needing
+
+with needing("ui", field="inspector", purpose="the inspector"):
+    import jinja2
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+    from starlette.routing import Mount, Route
+    from starlette.staticfiles import StaticFiles
+
+from holdfast import metrics
+from holdfast.cli.terminal import length, moment
+from holdfast.inspector import views
+from holdfast.inspector.pulse import HEIGHT, WIDTH, Pulse
+from holdfast.inspector.remedies import carry_out, is_offered
+from holdfast.inspector.security import Authenticate, Guard
+from holdfast.loopback import LOOPBACK
+
+HERE = Path(__file__).parent
+LOOK_EVERY_S: Final = 1.5
+"""Time between two looks of a stream. A look renders the page, and sends it only if it has changed."""
+SEARCH_EVERY_S: Final = 30.0
+"""The same for a page that searches."""
+BEAT_EVERY_S: Final = 15.0
+"""A silent stream sends a comment this often, so that a connection that is gone is noticed."""
+
+View = Callable[[holdfast.Store, views.Query], Awaitable[views.View]]
+
+
+def _of_id(view: Callable[..., Awaitable[views.View]], *, with_query: bool = True) -> View:
+    async def found(store: holdfast.Store, query: views.Query) -> views.View:
+        id = query.get("id", "")
+        return await (view(store, id, query) if with_query else view(store, id))
+
+    return found
+
+
+async def _node(store: holdfast.Store, query: views.Query) -> views.View:
+    return await views.node(store, query.get("id", ""), query.get("node", ""))
+
+
+PAGES: dict[str, View] = {
+    "/": views.overview,
+    "/sessions": views.sessions,
+    "/session": _of_id(views.session),
+    "/tree": _of_id(views.tree),
+    "/node": _node,
+    "/processes": views.processes,
+    "/process": _of_id(views.process, with_query=False),
+    "/queue": views.queue,
+    "/triggers": views.triggers,
+    "/why": views.why,
+}
+"""The view of each address. Ids are parameters: they may contain anything, a slash, too."""
+
+
+def inspector(
+    store: str | os.PathLike[str] | holdfast.Store,
+    *,
+    options: holdfast.SqliteOptions | holdfast.PostgresOptions | None = None,
+    authenticate: Authenticate | None = None,
+    token: str | None = None,
+    hosts: Collection[str] | None = LOOPBACK,
+    allow_writes: bool = False,
+) -> Starlette:
+    """Return the inspector of a store as an ASGI application, to run by itself or to mount in another one.
+
+    Either `authenticate` decides on each request, or a `token` is needed, as `holdfast ui` prints it. Only requests to
+    `hosts` are answered; behind a proxy, pass `authenticate` and the names that it serves, or None for any.
+    """
+    if (authenticate is None) == (token is None):
+        raise holdfast.InvalidRequest("authenticate", "or token: name exactly one of them")
+    if hosts is None and authenticate is None:
+        raise holdfast.InvalidRequest("hosts", "may be None only with authenticate: name the hosts")
+    pages = Pages(store, options, allow_writes=allow_writes)
+    guard = Middleware(Guard, token=token, authenticate=authenticate, hosts=hosts, allow_writes=allow_writes)
+    return Starlette(
+        routes=[
+            *(Route(path, pages.page) for path in PAGES),
+            Route("/live", pages.live),
+            Route("/metrics", pages.metrics),
+            Route("/remedy", pages.remedy, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=HERE / "static")),
+        ],
+        middleware=[guard],
+        lifespan=pages.lifespan,
+    )
+
+
+class Pages:
+    """The pages of one store, which is opened when the first one is asked for, unless it was given open."""
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | holdfast.Store,
+        options: holdfast.SqliteOptions | holdfast.PostgresOptions | None,
+        *,
+        allow_writes: bool,
+    ) -> None:
+        self._place = store
+        self._options = options
+        self._allow_writes = allow_writes
+        self._opened: holdfast.Store | None = store if isinstance(store, holdfast.Store) else None
+        self._opening = asyncio.Lock()
+        self._views: dict[str, View] = {**PAGES, "/": partial(views.overview, pulse=Pulse())}
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update({"moment": moment, "duration": length})
+        tools: dict[str, Any] = {"is_offered": is_offered, "link": _link, "chart": (WIDTH, HEIGHT)}
+        self._templates.globals.update(tools)
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncGenerator[None]:
+        """Close the store at the end, if it was opened here."""
+        try:
+            yield
+        finally:
+            if self._opened is not None and not isinstance(self._place, holdfast.Store):
+                await self._opened.close()
+
+    async def _store(self) -> holdfast.Store:
+        async with self._opening:
+            if self._opened is None:
+                assert not isinstance(self._place, holdfast.Store)
+                self._opened = await holdfast.open(self._place, options=self._options)
+            return self._opened
+
+    async def _main(self, path: str, query: Mapping[str, str], base: str) -> tuple[str, str, int]:
+        """Render the part of a page that changes: its title, its HTML and the status of the answer."""
+        try:
+            view = await self._views[path](await self._store(), query)
+        except views.Missing as missing:
+            view, status = _notice("Not found", f"There is nothing under the id {missing}."), 404
+        except holdfast.Unavailable as error:
+            view, status = _notice("The database is not available", f"{error}. This page goes on when it is back."), 503
+        except holdfast.HoldfastError as error:
+            view, status = _notice(type(error).__name__, str(error)), _status_of(error)
+        else:
+            status = 200
+        facts = {"base": base, "query": query, "path": path, "allow_writes": self._allow_writes, **view.facts}
+        return view.title, self._templates.get_template(view.template).render(facts), status
+
+    async def page(self, request: Request) -> Response:
+        """Answer with a whole page."""
+        base = request.scope.get("root_path", "")
+        path = request.scope["path"].removeprefix(base) or "/"
+        title, main, status = await self._main(path, request.query_params, base)
+        live = f"{base}/live?{urlencode({**request.query_params, 'path': path})}"
+        html = self._templates.get_template("page.html").render(
+            title=title, main=main, base=base, path=path, live=live, allow_writes=self._allow_writes
+        )
+        return HTMLResponse(html, status)
+
+    async def live(self, request: Request) -> Response:
+        """Stream a page: its HTML, whenever it has changed."""
+        query = dict(request.query_params)
+        path = query.pop("path", "/")
+        if path not in PAGES:
+            return PlainTextResponse("There is no such page.", 404)
+        base = request.scope.get("root_path", "")
+
+        # A search reads many sessions: it is not repeated every moment.
+        pause_s = SEARCH_EVERY_S if query.get("text") or query.get("said") else LOOK_EVERY_S
+
+        async def stream() -> AsyncGenerator[str]:
+            sent, silent_s = "", 0.0
+            while not await request.is_disconnected():
+                _, main, _ = await self._main(path, query, base)
+                if main != sent:
+                    yield _event(main)
+                    sent, silent_s = main, 0.0
+                elif silent_s >= BEAT_EVERY_S:
+                    yield ": alive\n\n"
+                    silent_s = 0.0
+                await asyncio.sleep(pause_s)
+                silent_s += pause_s
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async def metrics(self, _: Request) -> Response:
+        """Answer with the store's numbers in the OpenMetrics format."""
+        try:
+            text = metrics.rendered(await metrics.of_store(await self._store()))
+        except holdfast.Unavailable as error:
+            return PlainTextResponse(str(error), 503)
+        return Response(text, media_type=metrics.MEDIA_TYPE)
+
+    async def remedy(self, request: Request) -> Response:
+        """Carry out a remedy, and go back to the page that offered it."""
+        form = await request.form()
+        words = [str(one) for one in form.getlist("word")]
+        back = str(form.get("back", ""))
+        try:
+            await carry_out(await self._store(), words)
+        except holdfast.Unavailable as error:
+            return PlainTextResponse(str(error), 503)
+        except holdfast.HoldfastError as error:
+            return PlainTextResponse(str(error), _status_of(error))
+        base = request.scope.get("root_path", "")
+        path, _, query = back.partition("?")
+        return RedirectResponse(f"{base}{path}?{query}" if path in PAGES else f"{base}/", 303)
+
+
+def _status_of(error: holdfast.HoldfastError) -> int:
+    """Return the status of a refusal. Damaged rows are not the fault of the request."""
+    return 500 if isinstance(error, holdfast.Corrupt) else 400
+
+
+def _notice(title: str, text: str) -> views.View:
+    return views.View("notice.html", title, {"notice": title, "text": text})
+
+
+def _link(base: str, path: str, **query: Any) -> str:
+    """Return the address of a page."""
+    named = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{base}{path}?{urlencode(named)}" if named else f"{base}{path}"
+
+
+def _event(html: str) -> str:
+    lines = "\n".join(f"data: {line}" for line in html.splitlines())
+    return f"event: main\n{lines}\n\n"

@@ -1,0 +1,247 @@
+"""The facts of each page, read from the public store. A view returns what its template needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import holdfast
+from holdfast.cli.drawing import draw
+from holdfast.inspector.conversation import MOST_TEXT, changes, entry_of, pretty
+from holdfast.inspector.pulse import Pulse
+from holdfast.inspector.searching import SAID_NODES, asked_for, list_sessions, searched_sessions
+from holdfast.run_chains import next_in_chain
+from holdfast.worker.facts import ChildFacts, children_in, facts_of
+
+PAGE = 50
+NODES = 200
+"""Nodes of a conversation or a tree that one page shows, the newest."""
+EVENTS = 1_000
+"""Events of a log that one page reads, the newest."""
+
+Facts: TypeAlias = dict[str, Any]
+Query: TypeAlias = Mapping[str, str]
+
+
+class Missing(Exception):
+    """There is nothing under this id."""
+
+
+class View(NamedTuple):
+    """A page: its template, its title and its facts."""
+
+    template: str
+    title: str
+    facts: Facts
+
+
+async def overview(store: holdfast.Store, query: Query, *, pulse: Pulse | None = None) -> View:
+    """Show the pulse, counts, live workers and what needs attention."""
+    del query
+    pulse = Pulse() if pulse is None else pulse
+    diagnosis = await store.maintenance.diagnose(integrity=False)
+    return View(
+        "overview.html",
+        "Overview",
+        {
+            "pulse": await pulse.take(store),
+            "stats": await pulse.stats(store),
+            "concerns": diagnosis.concerns,
+            "workers": (await store.workers.list(limit=PAGE)).items,
+            "now_ms": await store.now_ms(),
+        },
+    )
+
+
+async def sessions(store: holdfast.Store, query: Query) -> View:
+    """List sessions by newest change, or those of an owner as they were made, or search them."""
+    asked = asked_for(query)
+    after = query.get("after") or None
+    searched = 0
+    if asked.text or asked.said:
+        found, next, searched = await searched_sessions(store, asked, after)
+    else:
+        page = await list_sessions(store, asked, after, PAGE)
+        found, next = list(page), page.next
+    return View(
+        "sessions.html",
+        "Sessions",
+        {
+            "found": found,
+            "next": next,
+            "asked": asked,
+            "searched": searched,
+            "said_nodes": SAID_NODES,
+            "label": query.get("label", ""),
+        },
+    )
+
+
+async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
+    """Show one conversation, its turns, its queue, and why it does not go on."""
+    handle = store.sessions.handle(session_id)
+    at = _whole(query.get("at"))
+    view = await handle.load(holdfast.sessions.ActivePath(last=NODES), at=at)
+    meta = await handle.meta()
+    try:
+        why = await store.maintenance.explain_session(session_id)
+    except holdfast.UnknownSession:
+        raise Missing(session_id) from None
+    history = await handle.history(newest_first=True, limit=PAGE, after=query.get("turns") or None)
+    batches = await store.queue.list(session_id, limit=PAGE)
+    dead = await store.queue.dead_letters(session_id=session_id, limit=PAGE)
+    processes = await store.processes.list(status="any", started_by=session_id, limit=PAGE)
+    children = await store.sessions.list(parent=session_id, limit=PAGE)
+    return View(
+        "session.html",
+        session_id,
+        {
+            "session_id": session_id,
+            "meta": meta,
+            "view": view,
+            "at": at,
+            "entries": [] if view is None else [entry_of(node) for node in view.graph.nodes],
+            "why": why,
+            "history": history,
+            "work": [*batches, *dead],
+            "processes": processes.items,
+            "children": children.items,
+            "changes": [] if view is None else await _changed(handle, view),
+            "components": {} if view is None or view.checkpoint is None else _components(view.checkpoint),
+            "now_ms": await store.now_ms(),
+        },
+    )
+
+
+async def _changed(handle: holdfast.Session, view: holdfast.sessions.SessionView) -> list[tuple[str, list[str]]]:
+    """Return what the turn of this revision changed in the checkpoint."""
+    if view.revision < 2 or view.checkpoint is None:
+        return []
+    try:
+        before = await handle.load(holdfast.sessions.ActivePath(last=0), at=view.revision - 1)
+    except holdfast.NotFound:
+        return []  # it was pruned
+    known = {} if before is None or before.checkpoint is None else before.checkpoint.components()
+    return changes(known, view.checkpoint.components())
+
+
+def _components(checkpoint: holdfast.Checkpoint) -> dict[str, str]:
+    return {name: pretty(value)[:MOST_TEXT] for name, value in checkpoint.components().items()}
+
+
+async def tree(store: holdfast.Store, session_id: str, query: Query) -> View:
+    """Draw the graph of a session: branches, the active path, tombstones."""
+    handle = store.sessions.handle(session_id)
+    at = _whole(query.get("at"))
+    view = await handle.load(holdfast.sessions.ActivePath(last=0), at=at)
+    if view is None:
+        raise Missing(session_id)
+    page = await handle.nodes(at=at, limit=NODES, newest_first=True)
+    nodes = list(reversed(page.items))
+    drawn = draw(nodes, view.graph.leaf, unicode=True)
+    lines = [(line, None if line.node is None else entry_of(line.node)) for line in drawn]
+    return View(
+        "tree.html",
+        f"{session_id}: tree",
+        {"session_id": session_id, "lines": lines, "view": view, "is_cut": page.next is not None, "at": at},
+    )
+
+
+async def node(store: holdfast.Store, session_id: str, node_id: str) -> View:
+    """Show the whole payload of one node."""
+    found = await store.sessions.handle(session_id).load_node(node_id)
+    if found is None:
+        raise Missing(node_id)
+    facts = {"session_id": session_id, "node": found, "payload": pretty(found.payload)}
+    return View("node.html", node_id, facts)
+
+
+async def processes(store: holdfast.Store, query: Query) -> View:
+    """List processes."""
+    status: Any = query.get("status") or "running"
+    page = await store.processes.list(status=status, after=query.get("after") or None, limit=PAGE)
+    return View("processes.html", "Processes", {"page": page, "status": status, "now_ms": await store.now_ms()})
+
+
+async def process(store: holdfast.Store, process_id: str) -> View:
+    """Show one process: why it is where it is, its steps and its log."""
+    try:
+        why = await store.maintenance.explain_process(process_id)
+    except holdfast.UnknownProcess:
+        raise Missing(process_id) from None
+    found = await store.processes.get(process_id)
+    log: list[holdfast.events.ProcessEvent] = []
+    run = None
+    if found is not None:
+        log = list(await store.events.recent(process_id, limit=min(EVENTS, store.limits.page)))
+        if isinstance(found.input, holdfast.processes.Run):
+            holder = await store.leases.holder(holdfast.leases.OnProcess(process_id))
+            children = [await _child(store, id) for id in children_in(log)]
+            following = await store.processes.get(next_in_chain(process_id)) if found.is_retryable else None
+            run = facts_of(found, log, holder, children, following, now_ms=await store.now_ms())
+    return View(
+        "process.html",
+        process_id,
+        {
+            "process_id": process_id,
+            "process": found,
+            "why": why,
+            "run": run,
+            "unread": 0 if not log else log[0].sequence - 1,
+            "log": [(one, pretty(one.payload)[:MOST_TEXT]) for one in log[-NODES:]],
+            "outcome": None if found is None or found.outcome is None else pretty(found.outcome)[:MOST_TEXT],
+            "now_ms": await store.now_ms(),
+        },
+    )
+
+
+async def _child(store: holdfast.Store, id: str) -> ChildFacts:
+    found = await store.processes.get(id)
+    return ChildFacts(id, None if found is None else found.status)
+
+
+async def queue(store: holdfast.Store, query: Query) -> View:
+    """Show sessions with ready work, dead letters, limits and pauses."""
+    return View(
+        "queue.html",
+        "Queue",
+        {
+            "ready": await store.queue.sessions(after=query.get("after") or None, limit=PAGE),
+            "dead": await store.queue.dead_letters(after=query.get("dead") or None, limit=PAGE),
+            "limits": (await store.queue.limits(limit=PAGE)).items,
+            "paused": (await store.queue.paused_sessions(limit=PAGE)).items,
+            "now_ms": await store.now_ms(),
+        },
+    )
+
+
+async def triggers(store: holdfast.Store, query: Query) -> View:
+    """Show schedules, subscriptions and deliveries that started nothing."""
+    return View(
+        "triggers.html",
+        "Triggers",
+        {
+            "schedules": (await store.schedules.list(limit=PAGE)).items,
+            "subscriptions": await store.triggers.list(after=query.get("after") or None, limit=PAGE),
+            "undelivered": (await store.triggers.undelivered(limit=PAGE)).items,
+            "now_ms": await store.now_ms(),
+        },
+    )
+
+
+async def why(store: holdfast.Store, query: Query) -> View:
+    """Explain the session, process or schedule of an id."""
+    id = query.get("id", "").strip()
+    found: list[holdfast.maintenance.Explanation] = []
+    explain = store.maintenance
+    for one in (explain.explain_session, explain.explain_process, explain.explain_schedule):
+        if id:
+            try:
+                found.append(await one(id))
+            except (holdfast.NotFound, holdfast.SessionDeleted):
+                continue
+    return View("why.html", f"Why {id}", {"id": id, "found": found, "now_ms": await store.now_ms()})
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
