@@ -1,0 +1,271 @@
+"""Tasks of A2A. A task is a session, a message of its history is a node, and the rest of the task is the checkpoint.
+
+The version of a task is the session's revision, so that a save on a stale one is refused inside the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from a2a.server.cluster.task_store import ConcurrentTaskModificationError, StoredTask, VersionedTaskStore
+from a2a.server.cluster.version import TaskVersion
+from a2a.server.context import ServerCallContext
+from a2a.server.events.event_queue import Event
+from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
+from a2a.server.tasks.inmemory_task_store import InMemoryTaskStore
+from a2a.server.tasks.task_store import TaskStore
+from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskState
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError, SerializeToJsonError
+
+import holdfast
+from holdfast.adapters.sharing import Place, Source, naming, require_kinds, settled
+from holdfast.sessions import ActivePath, SessionView, Unchanged
+
+FAMILY: Final = "a2a"
+MESSAGE: Final = "a2a.message"
+"""The kind of a node whose payload is one message of a task's history."""
+FORMAT: Final = 1
+PAGE = 1_000
+MOST_TRIES = 1_000
+"""Rounds of a save that asks for no version. Each lost one means that another writer succeeded."""
+ENDED: Final = frozenset(
+    {
+        TaskState.TASK_STATE_COMPLETED,
+        TaskState.TASK_STATE_CANCELED,
+        TaskState.TASK_STATE_FAILED,
+        TaskState.TASK_STATE_REJECTED,
+    }
+)
+
+
+class _Tasks:
+    """Tasks as sessions: `a2a/<owner>/<task>`."""
+
+    def __init__(self, store: Place, owner_resolver: OwnerResolver) -> None:
+        self._source = Source(store)
+        self._owner_of = owner_resolver
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+    async def read(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
+        store = await self._source.store()
+        view = await self._view(store, self._key(task_id, context))
+        return None if view is None else StoredTask(_task_of(view), TaskVersion(view.revision))
+
+    async def write(self, task: Task, context: ServerCallContext, expected: int | None) -> int:
+        """Store a task on top of a revision, or of any with None. Return the new one."""
+        fields = _fields_of(task)
+        history = cast("list[Any]", fields.pop("history", []))
+        store = await self._source.store()
+        key = self._key(task.id, context)
+        tries_left = MOST_TRIES
+        while True:
+            view = await self._view(store, key)
+            revision = 0 if view is None else view.revision
+            if expected not in {None, revision}:
+                raise ConcurrentTaskModificationError(task.id)
+            commit = holdfast.Commit(
+                expected_revision=revision,
+                graph=_change(view, history),
+                checkpoint=holdfast.Checkpoint(turn_state={"format": FORMAT, "task": fields}),
+            )
+            try:
+                with naming("task.history"):
+                    return await self._commit(store, key, context, commit, is_new=view is None)
+            except holdfast.HeadConflict as error:
+                tries_left -= 1
+                if expected is not None or not tries_left:
+                    raise ConcurrentTaskModificationError(task.id) from error
+
+    async def _commit(
+        self, store: holdfast.Store, key: str, context: ServerCallContext, commit: holdfast.Commit, *, is_new: bool
+    ) -> int:
+        if not is_new:
+            return (await store.sessions.handle(key).commit(commit)).revision
+        async with store.transaction() as tx:
+            session = await tx.sessions.create(key, owner=self._owner(context))
+            return (await session.commit(commit)).revision
+
+    async def page(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """Read the owner's tasks, and let the framework filter, order and page them."""
+        store = await self._source.store()
+        shelf = InMemoryTaskStore(owner_resolver=self._owner_of, use_copying=False)
+        after: str | None = None
+        while True:
+            page = await store.sessions.list(owner=self._owner(context), after=after, limit=PAGE)
+            for one in page:
+                view = await self._view(store, one.session_id)
+                if view is not None:
+                    await shelf.save(_task_of(view), context)
+            after = page.next
+            if after is None:
+                return await shelf.list(params, context)
+
+    async def drop(self, task_id: str, context: ServerCallContext) -> None:
+        store = await self._source.store()
+        await store.sessions.delete(self._key(task_id, context))
+
+    async def _view(self, store: holdfast.Store, key: str) -> SessionView | None:
+        try:
+            view = await store.sessions.handle(key).load(ActivePath())
+        except holdfast.NotFound:
+            return None
+        if view is None or view.revision == 0:
+            return None
+        require_kinds(key, view.graph.nodes, FAMILY, [MESSAGE])
+        found = _document_of(view).get("format")
+        if found != FORMAT:
+            raise holdfast.errors.Incompatible(
+                f"task {key!r} has the format {found}, and this adapter knows {FORMAT}: upgrade holdfast"
+            )
+        return view
+
+    def _owner(self, context: ServerCallContext) -> str:
+        return f"{FAMILY}/{_part(self._owner_of(context))}"
+
+    def _key(self, task_id: str, context: ServerCallContext) -> str:
+        return f"{self._owner(context)}/{_part(task_id)}"
+
+
+class HoldfastTaskStore(TaskStore):
+    """Tasks of A2A, each a session of Holdfast: `a2a/<owner>/<task>`. The last save wins, as A2A's interface has it.
+
+    `store` is the URL or path of a store, or a store that you opened with `await holdfast.open(url)`, to be closed by
+    you.
+    """
+
+    def __init__(self, store: Place = "memory:", *, owner_resolver: OwnerResolver = resolve_user_scope) -> None:
+        self._tasks = _Tasks(store, owner_resolver)
+
+    async def aclose(self) -> None:
+        """Stop using the store, and close it if this was the last user of its URL."""
+        await self._tasks.aclose()
+
+    async def save(self, task: Task, context: ServerCallContext) -> None:
+        """Store a task, new or changed."""
+        await settled(self._tasks.write(task, context, None))
+
+    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+        """Return a task of the caller, None if there is none."""
+        stored = await self._tasks.read(task_id, context)
+        return None if stored is None else stored.task
+
+    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """Return a page of the caller's tasks, the newest first."""
+        return await self._tasks.page(params, context)
+
+    async def delete(self, task_id: str, context: ServerCallContext) -> None:
+        """Erase a task."""
+        await settled(self._tasks.drop(task_id, context))
+
+
+class HoldfastVersionedTaskStore(VersionedTaskStore):
+    """Tasks of A2A with versions: the commit refuses a stale one, as `ConcurrentTaskModificationError`.
+
+    `store` is the URL or path of a store, or a store that you opened with `await holdfast.open(url)`, to be closed by
+    you.
+    """
+
+    def __init__(self, store: Place = "memory:", *, owner_resolver: OwnerResolver = resolve_user_scope) -> None:
+        self._tasks = _Tasks(store, owner_resolver)
+
+    async def aclose(self) -> None:
+        """Stop using the store, and close it if this was the last user of its URL."""
+        await self._tasks.aclose()
+
+    async def save(
+        self,
+        task: Task,
+        *,
+        event: Event | None = None,
+        prev: Task | None = None,
+        prev_version: TaskVersion,
+        context: ServerCallContext,
+    ) -> TaskVersion:
+        """Store a task that was derived from a version, and return the new one. A cancellation needs no version."""
+        del event, prev
+        return await settled(self._save(task, prev_version, context))
+
+    async def _save(self, task: Task, prev_version: TaskVersion, context: ServerCallContext) -> TaskVersion:
+        if not _is_cancelled(task):
+            return TaskVersion(await self._tasks.write(task, context, _number_of(prev_version)))
+        tries_left = MOST_TRIES
+        while True:
+            stored = await self._tasks.read(task.id, context)
+            if stored is None or stored.task.status.state in ENDED:
+                raise ConcurrentTaskModificationError(task.id)
+            try:
+                return TaskVersion(await self._tasks.write(task, context, _number_of(stored.version)))
+            except ConcurrentTaskModificationError:
+                tries_left -= 1
+                if not tries_left:
+                    raise
+
+    async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
+        """Return a task of the caller with its version, None if there is none."""
+        return await self._tasks.read(task_id, context)
+
+    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """Return a page of the caller's tasks, the newest first."""
+        return await self._tasks.page(params, context)
+
+    async def delete(self, task_id: str, context: ServerCallContext) -> None:
+        """Erase a task."""
+        await settled(self._tasks.drop(task_id, context))
+
+
+def _number_of(version: TaskVersion) -> int:
+    value = version._value  # pyright: ignore[reportPrivateUsage]
+    if not isinstance(value, int):
+        raise holdfast.InvalidRequest("prev_version", f"is {version!r}, which another store has given")
+    return value
+
+
+def _is_cancelled(task: Task) -> bool:
+    return task.status.state == TaskState.TASK_STATE_CANCELED
+
+
+def _part(text: str) -> str:
+    """Return a part of a key, in which no slash is its own. A caller without a name has one, too."""
+    return text.replace("%", "%25").replace("/", "%2F") or "%00"
+
+
+def _fields_of(task: Task) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = MessageToDict(task, preserving_proto_field_name=True)
+    except (SerializeToJsonError, ValueError) as error:
+        raise holdfast.InvalidRequest("task", f"is not a JSON value: {error}") from error
+    return fields
+
+
+def _document_of(view: SessionView) -> dict[str, Any]:
+    state = None if view.checkpoint is None else view.checkpoint.turn_state
+    return cast("dict[str, Any]", state) if isinstance(state, dict) else {}
+
+
+def _task_of(view: SessionView) -> Task:
+    fields = dict(_document_of(view)["task"])
+    if view.graph.nodes:
+        fields["history"] = [node.payload for node in view.graph.nodes]
+    try:
+        task = Task()
+        ParseDict(fields, task, ignore_unknown_fields=True)
+    except ParseError as error:
+        raise holdfast.errors.Incompatible(f"task {fields.get('id')!r} cannot be read: {error}") from error
+    return task
+
+
+def _change(view: SessionView | None, history: Sequence[Any]) -> holdfast.Append | Unchanged:
+    """Return the change from the stored history to a new one: most often, messages are only added."""
+    stored = () if view is None else view.graph.nodes
+    shared = 0
+    while shared < min(len(stored), len(history)) and stored[shared].payload == history[shared]:
+        shared += 1
+    leaf = stored[shared - 1].id if shared else None
+    added = [holdfast.Node(kind=MESSAGE, payload=one) for one in history[shared:]]
+    if not added:
+        return Unchanged() if shared == len(stored) else Unchanged(leaf=leaf)
+    first = holdfast.Node(kind=MESSAGE, payload=added[0].payload, parent=leaf)
+    return holdfast.Append([first, *added[1:]])

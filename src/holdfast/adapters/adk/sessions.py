@@ -1,0 +1,370 @@
+"""Sessions of Google ADK. An event is a node, the session's state is its checkpoint, the update marker its revision.
+
+The states of apps and users are sessions of their own. An event that changes them is one transaction with all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from google.adk.errors._stale_session_error import StaleSessionError
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
+from google.adk.sessions.session import Session
+from google.adk.sessions.state import State
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+import holdfast
+from holdfast.adapters.adk import keys
+from holdfast.adapters.sharing import Place, Source, naming, require_kinds, settled
+from holdfast.sessions import ActivePath, CommitReceipt, SessionSummary, SessionView
+
+FORMAT: Final = 1
+STATE_OWNER: Final = "adk-state"
+"""The owner of the sessions that hold the states of apps and users."""
+PAGE = 1_000
+MOST_TRIES = 100
+"""Tries of a transaction. Each lost one means that another writer succeeded."""
+
+T = TypeVar("T")
+
+
+class HoldfastSessionService(BaseSessionService):
+    """Sessions of Google ADK, each a session of Holdfast: `adk/<app>/<user>/<session>`.
+
+    `store` is the URL or path of a store, or a store that you opened with `await holdfast.open(url)`, to be closed by
+    you. With `states_in_lists=False`, `list_sessions` reads no session: it has ids and times, as ADK's interface says,
+    and no state, which ADK's own services add.
+
+    >>> import asyncio
+    >>> from holdfast.adapters.adk import HoldfastSessionService
+    >>> async def main():
+    ...     service = HoldfastSessionService("agent.db")
+    ...     session = await service.create_session(app_name="app", user_id="ada", state={"user:lang": "en"})
+    ...     found = await service.get_session(app_name="app", user_id="ada", session_id=session.id)
+    ...     await service.aclose()
+    ...     return found.state
+    >>> asyncio.run(main())
+    {'user:lang': 'en'}
+    """
+
+    def __init__(self, store: Place = "memory:", *, states_in_lists: bool = True) -> None:
+        self._source = Source(store)
+        self._states_in_lists = states_in_lists
+
+    async def aclose(self) -> None:
+        """Stop using the store, and close it if this was the last user of its URL."""
+        await self._source.aclose()
+
+    # ------------------------------------------------------------------------ the interface
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """Create a session and the state that it brings for its app and user, in one transaction."""
+        name = (session_id or "").strip() or str(uuid.uuid4())
+        deltas = _Deltas(state or {})
+        begun = {"format": FORMAT, "created_at": time.time(), "state": deltas.session}
+        await settled(self._create(app_name, user_id, name, deltas, begun))
+        found = await self.get_session(app_name=app_name, user_id=user_id, session_id=name)
+        assert found is not None
+        return found
+
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> Session | None:
+        """Return a session with its state and events, None if there is none."""
+        store = await self._source.store()
+        name = session_id.strip()
+        last = None if config is None else config.num_recent_events
+        # The newest event has the time of the last change.
+        view = await self._view(
+            store, keys.session_key(app_name, user_id, name), None if last is None else max(1, last)
+        )
+        if view is None:
+            return None
+        session = _session_of(app_name, user_id, name, view)
+        session.events = _wanted(session.events, config)
+        session.state |= await self._shared_state(store, app_name, user_id)
+        return session
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """Return the sessions of a user, or of all users, without events. The one that changed last is last."""
+        store = await self._source.store()
+        sessions: list[Session] = []
+        states: dict[str, dict[str, Any]] = {}
+        for one in await self._summaries(store, app_name, user_id):
+            _, user, name = keys.parts_of(one.session_id)
+            session = Session(id=name, app_name=app_name, user_id=user, last_update_time=one.changed_at_ms / 1000)
+            if self._states_in_lists:
+                view = await self._view(store, one.session_id, 1)
+                if view is None:
+                    continue  # deleted since it was listed
+                session = _session_of(app_name, user, name, view)
+                if user not in states:
+                    states[user] = await self._shared_state(store, app_name, user)
+                session.state |= states[user]
+                session.events = []
+            sessions.append(session)
+        sessions.sort(key=lambda one: (one.last_update_time, one.user_id, one.id))
+        return ListSessionsResponse(sessions=sessions)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Erase a session. The states of its app and user stay."""
+        store = await self._source.store()
+        await settled(store.sessions.delete(keys.session_key(app_name, user_id, session_id.strip())))
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """Return the state of a user, without the prefix `user:`."""
+        store = await self._source.store()
+        return await _state_at(store, keys.user_state_key(app_name, user_id))
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Append an event and apply its state, in one transaction. Idempotent by the id of the event.
+
+        A session that another writer has changed since it was read is `StaleSessionError`, and nothing is stored.
+        """
+        if event.partial:
+            return event
+        self._apply_temp_state(session, event)
+        event = self._trim_temp_delta_state(event)
+        receipt = await settled(self._append(session, event))
+        if any(one.id == event.id for one in session.events) and receipt.replayed:
+            return event
+        session.last_update_time = event.timestamp
+        session._storage_update_marker = str(receipt.revision)  # pyright: ignore[reportPrivateUsage]
+        return self._commit_event_to_session(session, event)
+
+    # ------------------------------------------------------------------------ reading
+
+    async def _view(self, store: holdfast.Store, key: str, last: int | None) -> SessionView | None:
+        try:
+            view = await store.sessions.handle(key).load(ActivePath(last=last))
+        except holdfast.NotFound:
+            return None
+        if view is None or view.revision == 0:
+            return None
+        require_kinds(key, view.graph.nodes, keys.FAMILY, [keys.EVENT])
+        _require_format(key, view)
+        return view
+
+    async def _shared_state(self, store: holdfast.Store, app_name: str, user_id: str) -> dict[str, Any]:
+        """Return the states of an app and a user with their prefixes."""
+        of_app = await _state_at(store, keys.app_state_key(app_name))
+        of_user = await _state_at(store, keys.user_state_key(app_name, user_id))
+        return {State.APP_PREFIX + key: value for key, value in of_app.items()} | {
+            State.USER_PREFIX + key: value for key, value in of_user.items()
+        }
+
+    async def _summaries(self, store: holdfast.Store, app_name: str, user_id: str | None) -> list[SessionSummary]:
+        owner = None if user_id is None else keys.user_key(app_name, user_id)
+        found: list[SessionSummary] = []
+        after: str | None = None
+        while True:
+            page = await store.sessions.list(owner=owner, after=after, limit=PAGE)
+            found.extend(one for one in page if one.session_id.startswith(keys.app_key(app_name)))
+            after = page.next
+            if after is None:
+                return found
+
+    # ------------------------------------------------------------------------ writing
+
+    async def _create(
+        self, app_name: str, user_id: str, session_id: str, deltas: _Deltas, begun: dict[str, Any]
+    ) -> None:
+        store = await self._source.store()
+        key = keys.session_key(app_name, user_id, session_id)
+        checkpoint = holdfast.Checkpoint(turn_state=begun)
+
+        async def create(tx: holdfast.Store) -> None:
+            session = await tx.sessions.create(key, name=session_id, owner=keys.user_key(app_name, user_id))
+            await session.commit(holdfast.Commit(expected_revision=0, checkpoint=checkpoint))
+            await self._merge_shared(tx, app_name, user_id, deltas)
+
+        try:
+            await _in_transaction(store, create)
+        except holdfast.HeadConflict as error:
+            raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
+
+    async def _append(self, session: Session, event: Event) -> CommitReceipt:
+        store = await self._source.store()
+        key = keys.session_key(session.app_name, session.user_id, session.id)
+        deltas = _Deltas(event.actions.state_delta)
+        node = holdfast.Node(event.id, kind=keys.EVENT, payload=_payload_of(event))
+
+        async def append(tx: holdfast.Store) -> CommitReceipt:
+            receipt = await self._commit(tx, key, session, node, deltas)
+            if not receipt.replayed:
+                await self._merge_shared(tx, session.app_name, session.user_id, deltas)
+            return receipt
+
+        try:
+            if deltas.app or deltas.user:
+                return await _in_transaction(store, append)
+            return await self._commit(store, key, session, node, deltas)
+        except holdfast.HeadConflict as error:
+            raise StaleSessionError(
+                f"Session {session.id} was changed since it was read: get it again and append then."
+            ) from error
+
+    async def _commit(
+        self, store: holdfast.Store, key: str, session: Session, node: holdfast.Node, deltas: _Deltas
+    ) -> CommitReceipt:
+        view = await self._view(store, key, 0)
+        if view is None:
+            raise SessionNotFoundError(f"Session {session.id} not found.")
+        marker: str | None = session._storage_update_marker  # pyright: ignore[reportPrivateUsage]
+        checkpoint: holdfast.Checkpoint | None = None
+        if deltas.session:
+            document = _document_of(view)
+            merged = cast("dict[str, Any]", document["state"]) | deltas.session
+            checkpoint = holdfast.Checkpoint(turn_state={**document, "state": merged})
+        commit = holdfast.Commit(
+            turn_id=f"{keys.FAMILY}/{node.id}",
+            # The content of the event alone: a retry finds it, whatever the state has become since.
+            fingerprint=hashlib.sha256(json.dumps(node.payload, sort_keys=True).encode()).hexdigest(),
+            expected_revision=view.revision if marker is None else int(marker),
+            graph=holdfast.Append([node]),
+            checkpoint=checkpoint,
+        )
+        with naming("event"):
+            return await store.sessions.handle(key).commit(commit)
+
+    async def _merge_shared(self, tx: holdfast.Store, app_name: str, user_id: str, deltas: _Deltas) -> None:
+        """Apply changes to the states of the app and the user, inside the transaction."""
+        for key, delta in (
+            (keys.app_state_key(app_name), deltas.app),
+            (keys.user_state_key(app_name, user_id), deltas.user),
+        ):
+            if not delta:
+                continue
+            view = await _state_view(tx, key)
+            before: dict[str, Any] = {} if view is None else _document_of(view)["state"]
+            checkpoint = holdfast.Checkpoint(turn_state={"format": FORMAT, "state": before | delta})
+            revision = 0 if view is None else view.revision
+            handle = await tx.sessions.create(key, owner=STATE_OWNER)
+            try:
+                await handle.commit(holdfast.Commit(expected_revision=revision, checkpoint=checkpoint))
+            except holdfast.HeadConflict as error:
+                raise _SharedStateMoved from error
+
+
+class _Deltas:
+    """A change of state, split by the place that it belongs to."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.app: dict[str, Any] = {}
+        self.user: dict[str, Any] = {}
+        self.session: dict[str, Any] = {}
+        for key, value in state.items():
+            if key.startswith(State.TEMP_PREFIX):
+                continue
+            try:
+                plain = to_jsonable_python(value, inf_nan_mode="constants")
+            except (PydanticSerializationError, ValueError) as error:
+                raise holdfast.InvalidRequest(f"state[{key!r}]", f"is not a JSON value: {error}") from error
+            if key.startswith(State.APP_PREFIX):
+                self.app[key.removeprefix(State.APP_PREFIX)] = plain
+            elif key.startswith(State.USER_PREFIX):
+                self.user[key.removeprefix(State.USER_PREFIX)] = plain
+            else:
+                self.session[key] = plain
+
+
+def _payload_of(event: Event) -> Any:
+    try:
+        return event.model_dump(mode="json", exclude_none=True)
+    except (PydanticSerializationError, ValueError) as error:
+        raise holdfast.InvalidRequest("event", f"is not a JSON value: {error}") from error
+
+
+def _session_of(app_name: str, user_id: str, session_id: str, view: SessionView) -> Session:
+    document = _document_of(view)
+    events = [Event.model_validate_json(msgspec.json.encode(node.payload)) for node in view.graph.nodes]
+    session = Session(
+        id=session_id,
+        app_name=app_name,
+        user_id=user_id,
+        state=dict(document["state"]),
+        events=events,
+        last_update_time=events[-1].timestamp if events else document["created_at"],
+    )
+    session._storage_update_marker = str(view.revision)  # pyright: ignore[reportPrivateUsage]
+    return session
+
+
+def _document_of(view: SessionView) -> dict[str, Any]:
+    assert view.checkpoint is not None
+    return cast("dict[str, Any]", view.checkpoint.turn_state)
+
+
+def _require_format(key: str, view: SessionView) -> None:
+    state = None if view.checkpoint is None else view.checkpoint.turn_state
+    found = cast("dict[str, Any]", state).get("format") if isinstance(state, dict) else None
+    if found is None:
+        raise holdfast.InvalidRequest("session_id", f"session {key!r} is not one of {keys.FAMILY}: use another id")
+    if found != FORMAT:
+        raise holdfast.errors.Incompatible(
+            f"session {key!r} has the format {found}, and this adapter knows {FORMAT}: upgrade holdfast"
+        )
+
+
+async def _in_transaction(store: holdfast.Store, work: Callable[[holdfast.Store], Awaitable[T]]) -> T:
+    """Do the work in one transaction, again if another writer has changed the state of the app or the user."""
+    tries_left = MOST_TRIES
+    while True:
+        try:
+            async with store.transaction() as tx:
+                return await work(tx)
+        except _SharedStateMoved as moved:
+            tries_left -= 1
+            if not tries_left:
+                raise holdfast.Unavailable(
+                    "the state of the app or the user changes all the time: try again"
+                ) from moved
+
+
+class _SharedStateMoved(Exception):
+    """Another writer has changed the state of the app or the user since it was read."""
+
+
+async def _state_view(store: holdfast.Store, key: str) -> SessionView | None:
+    try:
+        view = await store.sessions.handle(key).load(ActivePath(last=0))
+    except holdfast.NotFound:
+        return None
+    if view is None or view.revision == 0:
+        return None
+    _require_format(key, view)
+    return view
+
+
+async def _state_at(store: holdfast.Store, key: str) -> dict[str, Any]:
+    view = await _state_view(store, key)
+    return {} if view is None else dict(_document_of(view)["state"])
+
+
+def _wanted(events: Sequence[Event], config: GetSessionConfig | None) -> list[Event]:
+    """Return the events that a configuration asks for."""
+    found = list(events)
+    if config is None:
+        return found
+    if config.num_recent_events is not None:
+        found = found[-config.num_recent_events :] if config.num_recent_events else []
+    if config.after_timestamp is not None:
+        older = [index for index, event in enumerate(found) if event.timestamp < config.after_timestamp]
+        found = found[older[-1] + 1 :] if older else found
+    return found

@@ -1,0 +1,103 @@
+"""Events of MCP's streams. A stream is a session, and an event one commit: its number is the revision.
+
+So the events after an id are the newest nodes of the path, and a replay reads them and no others.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+import msgspec
+from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
+from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
+
+import holdfast
+from holdfast.adapters.sharing import Place, Source, naming, require_kinds, settled
+from holdfast.sessions import ActivePath
+
+FAMILY: Final = "mcp"
+MESSAGE: Final = "mcp.message"
+"""The kind of a node whose payload is one message, or null for the event that begins a stream."""
+
+
+class HoldfastEventStore(EventStore):
+    """Events of MCP's streams, so that a client that reconnects gets those that it missed, from any process.
+
+    `store` is the URL or path of a store, or a store that you opened with `await holdfast.open(url)`, to be closed by
+    you. MCP names a stream by the id of its request, which other clients use, too: give each group of clients that must
+    not see each other's events a `scope` of its own.
+
+    >>> import asyncio
+    >>> from holdfast.adapters.mcp import HoldfastEventStore
+    >>> async def main():
+    ...     store = HoldfastEventStore("agent.db")
+    ...     first = await store.store_event("1", None)
+    ...     seen = []
+    ...
+    ...     async def send(event):
+    ...         seen.append(event)
+    ...
+    ...     stream = await store.replay_events_after(first, send)
+    ...     await store.aclose()
+    ...     return first, stream, seen
+    >>> asyncio.run(main())
+    ('1.1', '1', [])
+    """
+
+    def __init__(self, store: Place = "memory:", *, scope: str = "default") -> None:
+        self._source = Source(store)
+        self._scope = scope
+
+    async def aclose(self) -> None:
+        """Stop using the store, and close it if this was the last user of its URL."""
+        await self._source.aclose()
+
+    async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
+        """Store an event and return its id: the stream and the number of the event in it."""
+        store = await self._source.store()
+        payload: Any = None if message is None else message.model_dump(mode="json", by_alias=True, exclude_none=True)
+        node = holdfast.Node(kind=MESSAGE, payload=payload)
+        commit = holdfast.Commit(turn_id=uuid.uuid4().hex, graph=holdfast.Append([node]))
+        with naming("message"):
+            return await settled(self._commit(store, stream_id, commit))
+
+    async def _commit(self, store: holdfast.Store, stream_id: StreamId, commit: holdfast.Commit) -> EventId:
+        key = self._key(stream_id)
+        try:
+            receipt = await store.sessions.handle(key).commit(commit)
+        except holdfast.errors.SessionDeleted:
+            receipt = await (await store.sessions.create(key)).commit(commit)
+        return f"{stream_id}.{receipt.revision}"
+
+    async def replay_events_after(self, last_event_id: EventId, send_callback: EventCallback) -> StreamId | None:
+        """Send the events after an id, oldest first. Return their stream, None if the id is unknown."""
+        stream_id, _, number = last_event_id.rpartition(".")
+        if not stream_id or not number.isascii() or not number.isdigit():
+            return None
+        store = await self._source.store()
+        session = store.sessions.handle(self._key(stream_id))
+        try:
+            head = await session.load(ActivePath(last=0))
+            missed = 0 if head is None else head.revision - int(number)
+            if head is None or missed < 0 or not int(number):
+                return None
+            view = await session.load(ActivePath(last=missed), at=head.revision) if missed else None
+        except holdfast.NotFound:
+            return None
+        nodes = () if view is None else view.graph.nodes
+        require_kinds(self._key(stream_id), nodes, FAMILY, [MESSAGE])
+        for index, node in enumerate(nodes):
+            # The event that began a stream carries no message.
+            if node.payload is not None:
+                message = jsonrpc_message_adapter.validate_json(msgspec.json.encode(node.payload))
+                await send_callback(EventMessage(message, f"{stream_id}.{int(number) + index + 1}"))
+        return stream_id
+
+    async def forget(self, stream_id: StreamId) -> None:
+        """Erase a stream with its events, once no client will resume it."""
+        store = await self._source.store()
+        await settled(store.sessions.delete(self._key(stream_id)))
+
+    def _key(self, stream_id: StreamId) -> str:
+        return f"{FAMILY}/{self._scope}/{stream_id}"
