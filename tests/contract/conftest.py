@@ -35,7 +35,16 @@ BOTH_WAYS = {
     "TestTransactions",
     "TestWaits",
 }
-ON_OWN_CONNECTIONS = {"TestJobWaits", "TestRaces", "TestSharedPuts", "TestTransactions", "TestWaits", "TestWakes"}
+ON_OWN_CONNECTIONS = {
+    "TestDeletions",
+    "TestForksWithTurns",
+    "TestJobWaits",
+    "TestRaces",
+    "TestSharedPuts",
+    "TestTransactions",
+    "TestWaits",
+    "TestWakes",
+}
 """Cases that wait or race. Other blocking ones on PostgreSQL take over connections; async ones never do."""
 SECOND = "second-blocking"
 POOLED = "pooled-blocking"

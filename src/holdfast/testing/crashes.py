@@ -16,15 +16,18 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 import holdfast
+from holdfast.records.processes import CHILD_ENDED
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.crash_points import Crash, Points, ProxiedStore, suspending
 from holdfast.worker import Worker
-from holdfast.worker.handlers import Handlers
+from holdfast.worker.handlers import Handlers, handler_of
+from holdfast.worker.outages import Outages
 from holdfast.worker.processes import Runs
 from holdfast.worker.running import Runner
 from holdfast.worker.tally import Tally
 
-LEASE_MS = 30_000
+LEASE_MS = 1
+"""A crash costs this much time of the manual clock: a wait that a crash does not touch ends as without it."""
 MOST_ROUNDS = 1_000
 """Claims and sleeps of one scenario. More, and the run is taken for one that never ends."""
 SHOWN = 20
@@ -73,6 +76,11 @@ class _End(msgspec.Struct, frozen=True):
     outcomes: dict[str, Any]
     effects: Counter[str]
     idle: int
+    """Times that nothing could be claimed while the run had not ended."""
+    waits: tuple[str, ...] = ()
+    """Runs that wait for a signal that does not come, with its name."""
+    held: dict[str, str] = {}
+    """The errors of runs that are held, because a later call of the handler asks for other steps."""
 
     @property
     def last(self) -> dict[str, Any] | None:
@@ -97,7 +105,8 @@ def survives_crashes(
     """Start a run, crash its worker at every point in turn, and raise `AssertionError` if one of them does harm.
 
     `signals` are the payloads that the run gets when it waits for them; each is also sent early, at every point, and
-    the run is also cancelled at every wait. `setup` resets your own fakes before each scenario. `compare` reduces a
+    the run is also cancelled at every wait. A run that waits for another signal fails the test: it would end nowhere.
+    `setup` resets your own fakes before each scenario. `compare` reduces a
     result to the part that does not depend on chance.
 
     >>> from holdfast.testing.crashes import Effects, survives_crashes
@@ -109,8 +118,14 @@ def survives_crashes(
     >>> survives_crashes(worker, "order", {"amount": 7}, effects=effects).result
     'charged 7'
     """
+    handler = handler_of(worker, kind, version)
     scenario = _Scenario(worker, (kind, version, args), signals or {}, effects or Effects(), setup, compare)
     expected, points = scenario.play("crash", None)
+    if expected.last is None and handler.recovery != "external":
+        said = "; ".join([*expected.held.values(), *expected.waits]) or "it waits for nothing"
+        raise AssertionError(f"without a crash the run does not end, so nothing is shown: {said}")
+    if expected.last is not None and expected.last.get("type") != "success":
+        raise AssertionError(f"without a crash the run fails, so nothing is shown: {expected.last.get('message')}")
     harm: list[str] = []
     for number, label in enumerate(points.labels, 1):
         found, _ = scenario.play("crash", number)
@@ -120,9 +135,7 @@ def survives_crashes(
             harm += [f"signal {label}: {problem}" for problem in _lost(expected, found)]
     for number in range(1, expected.idle + 1):
         found, _ = scenario.play("cancel", number)
-        end = found.last
-        if end is None or end["type"] != "cancelled":
-            harm.append(f"cancel at wait {number}: run 'run' ended as {end or 'nothing: it goes on'}")
+        harm += [f"cancel at wait {number}: {problem}" for problem in _not_cancelled(expected, found, number)]
     if harm:
         rest = "" if len(harm) <= SHOWN else f"\n… and {len(harm) - SHOWN} more"
         raise AssertionError("\n".join([f"{len(points.labels)} points, harm at:", *harm[:SHOWN]]) + rest)
@@ -131,6 +144,8 @@ def survives_crashes(
 
 class _NoKeeper:
     """Renews nothing: a manual clock does not pass while a handler runs."""
+
+    outages = Outages()
 
     def hold(self, held: object) -> None: ...
     def drop(self, held: object) -> None: ...
@@ -155,11 +170,13 @@ class _Scenario:
         self._effects = effects
         self._setup = setup
         self._compare = compare
+        self._looked: dict[str, int] = {}
 
     def play(self, kind: Kind, target: int | None) -> tuple[_End, Points]:
         """Play the scenario with a fault at the target, None for none."""
         if self._setup is not None:
             self._setup()
+        self._looked = {}
         points = Points(target if kind != "cancel" else None, crashes=kind == "crash")
         self._effects.begin(points)
         return asyncio.run(self._play(points, target if kind == "cancel" else None)), points
@@ -181,11 +198,14 @@ class _Scenario:
                     clock.advance(LEASE_MS + 1)
                     points.revive()
                     continue
-                idle += 1
-                if idle == cancel_at:
-                    await store.processes.handle("run").cancel(reason="by the test")
+                run = store.processes.handle("run")
+                newest = await store.processes.get(await run.newest_id())
+                is_over = newest is None or newest.is_terminal  # others that it started may go on
+                if not is_over and idle + 1 == cancel_at:
+                    await run.cancel(reason="by the test")
                 elif not await self._let_time_pass(store, clock):
-                    return await self._end(store, idle - 1)
+                    return await self._end(store, idle)
+                idle += not is_over
         raise AssertionError(
             f"the run did not end within {MOST_ROUNDS} rounds: a sleep starts anew, or a loop has no end"
         )
@@ -205,8 +225,10 @@ class _Scenario:
         return False
 
     async def _let_time_pass(self, store: holdfast.Store, clock: ManualClock) -> bool:
-        """Send a signal that a run waits for, or pass the time until one is due. Return False if all is done."""
+        """Send a signal that a run waits for, or pass the time until one is due. Return False if nothing goes on."""
         due: list[int] = []
+        logs: dict[str, int] = {}
+        goes_on = False
         async for process in holdfast.every(store.processes.list):
             wait = process.wait
             if wait is not None and wait.name in self._signals:
@@ -214,11 +236,19 @@ class _Scenario:
                 if sent < wait.ordinal:
                     await store.events.signal(process.id, wait.name, self._signals[wait.name])
                     return True
-            if process.due_at_ms is not None:
+            if process.is_held:
+                continue  # the code is the same whenever it is tried again
+            if process.due_at_ms is not None and process.recovery != "external":
+                _require_handler(self._worker, process, clock)
                 due.append(process.due_at_ms)
-        if due:
-            clock.advance(max(1, min(due) - clock.now_ms()))
-        return bool(due)
+                logs[process.id] = process.event_count
+                goes_on |= wait is None or wait.name != CHILD_ENDED
+        # Runs that only look again at children, and find nothing new, go on for ever.
+        if not due or (not goes_on and logs == self._looked):
+            return False
+        self._looked = {} if goes_on else logs
+        clock.advance(max(1, min(due) - clock.now_ms()))
+        return True
 
     async def _send_all(self, store: holdfast.Store) -> None:
         with suppress(holdfast.AlreadyTerminal):  # the run has ended: it needs no signal
@@ -227,12 +257,41 @@ class _Scenario:
 
     async def _end(self, store: holdfast.Store, idle: int) -> _End:
         outcomes: dict[str, Any] = {}
+        waits: list[str] = []
+        held: dict[str, str] = {}
         async for process in holdfast.every(store.processes.list, status="any"):
             outcome = None if process.outcome is None else msgspec.to_builtins(process.outcome)
             if outcome is not None and self._compare is not None and "value" in outcome:
                 outcome["value"] = self._compare(outcome["value"])
             outcomes[process.id] = outcome
-        return _End(outcomes, self._effects.happened(), idle)
+            if process.is_held:
+                held[process.id] = f"it is held: {process.last_error}"
+            elif outcome is None and process.wait is not None:
+                name = process.wait.name
+                waits.append(f"run {process.id!r} waits for signal {name!r}: give it with signals={{{name!r}: …}}")
+        return _End(outcomes, self._effects.happened(), idle, tuple(waits), held)
+
+
+def _require_handler(worker: Worker, process: holdfast.processes.Process, clock: ManualClock) -> None:
+    """Raise if a run is due that no handler takes: time alone does not help it."""
+    given = process.input
+    if isinstance(given, holdfast.processes.Run) and process.due_at_ms is not None:
+        if process.due_at_ms > clock.now_ms():
+            return
+        try:
+            handler_of(worker, given.kind, given.version)
+        except holdfast.InvalidRequest as error:
+            raise AssertionError(f"run {process.id!r} is not run: {error}") from None
+
+
+def _not_cancelled(expected: _End, found: _End, number: int) -> list[str]:
+    """Say in which way a run that was cancelled at a wait did not end so."""
+    end = found.last
+    if found.idle < number:
+        return [f"there was none: the run waited {found.idle} times, and {expected.idle} times before, by chance"]
+    if end is None or end["type"] != "cancelled":
+        return [f"run 'run' ended as {end or 'nothing: it goes on'}"]
+    return []
 
 
 def _differences(expected: _End, found: _End) -> list[str]:
@@ -244,8 +303,12 @@ def _lost(expected: _End, found: _End) -> list[str]:
     for id, outcome in expected.outcomes.items():
         now = found.outcomes.get(id)
         if now != outcome:
-            said.append(f"run {id!r} ended as {now or 'nothing: it waits or is lost'} instead of {outcome}")
+            said.append(f"run {id!r} ended as {now or _goes_on(found, id)} instead of {outcome}")
     return said + [f"run {id!r} was started in addition" for id in found.outcomes if id not in expected.outcomes]
+
+
+def _goes_on(found: _End, id: str) -> str:
+    return f"nothing: {found.held.get(id, 'it waits or is lost')}"
 
 
 def _other_effects(expected: Counter[str], found: Counter[str]) -> list[str]:

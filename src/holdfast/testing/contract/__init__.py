@@ -9,14 +9,19 @@ from holdfast.testing.contract.checkpoints import CheckpointContract
 from holdfast.testing.contract.claims import ClaimContract
 from holdfast.testing.contract.commits import CommitContract
 from holdfast.testing.contract.completions import CompletionContract
+from holdfast.testing.contract.deletions import DeletionContract
 from holdfast.testing.contract.deliveries import DeliveryContract
 from holdfast.testing.contract.deltas import DeltaContract
+from holdfast.testing.contract.erasures import ErasureContract
 from holdfast.testing.contract.events import EventContract
 from holdfast.testing.contract.exclusive_claims import ExclusiveClaimContract
+from holdfast.testing.contract.explanations import ExplanationContract
 from holdfast.testing.contract.feeds import FeedContract
 from holdfast.testing.contract.forks import ForkContract
+from holdfast.testing.contract.forks_with_turns import ForkWithTurnContract
 from holdfast.testing.contract.grants import GrantContract
 from holdfast.testing.contract.graph import GraphContract
+from holdfast.testing.contract.groups import GroupContract
 from holdfast.testing.contract.histories import HistoryContract
 from holdfast.testing.contract.hostile import HostileInputContract
 from holdfast.testing.contract.hostile_fuzz import HostileFuzzContract
@@ -25,6 +30,7 @@ from holdfast.testing.contract.interrupts import InterruptContract
 from holdfast.testing.contract.job_failures import JobFailureContract
 from holdfast.testing.contract.job_waits import JobWaitContract
 from holdfast.testing.contract.jobs import JobContract
+from holdfast.testing.contract.labels import LabelContract
 from holdfast.testing.contract.leases import LeaseContract
 from holdfast.testing.contract.limit_races import LimitRaceContract
 from holdfast.testing.contract.limits import LimitContract
@@ -39,6 +45,7 @@ from holdfast.testing.contract.processes import ProcessContract
 from holdfast.testing.contract.queue import QueueContract
 from holdfast.testing.contract.races import RaceContract
 from holdfast.testing.contract.readings import ReadingContract
+from holdfast.testing.contract.retries import RetryContract
 from holdfast.testing.contract.run_claims import RunClaimContract
 from holdfast.testing.contract.run_waits import RunWaitContract
 from holdfast.testing.contract.runs import RunContract
@@ -67,14 +74,19 @@ __all__ = [
     "CommitContract",
     "CompletionContract",
     "Contract",
+    "DeletionContract",
     "DeliveryContract",
     "DeltaContract",
+    "ErasureContract",
     "EventContract",
     "ExclusiveClaimContract",
+    "ExplanationContract",
     "FeedContract",
     "ForkContract",
+    "ForkWithTurnContract",
     "GrantContract",
     "GraphContract",
+    "GroupContract",
     "HistoryContract",
     "HostileFuzzContract",
     "HostileInputContract",
@@ -83,6 +95,7 @@ __all__ = [
     "JobContract",
     "JobFailureContract",
     "JobWaitContract",
+    "LabelContract",
     "LeaseContract",
     "LimitContract",
     "LimitRaceContract",
@@ -100,6 +113,7 @@ __all__ = [
     "QueueContract",
     "RaceContract",
     "ReadingContract",
+    "RetryContract",
     "RunClaimContract",
     "RunContract",
     "RunWaitContract",

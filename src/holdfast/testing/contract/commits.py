@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import pytest
@@ -16,8 +14,9 @@ from holdfast.leases import OnSession, Token
 from holdfast.queue import Group
 from holdfast.sessions import ActivePath, AgentFrame, CommitReceipt, Graph, Ref, ReplaceGraph, Revision, Unchanged
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, refused
+from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 from holdfast.testing.contract.graph import chain, every_id, ids, loaded
+from holdfast.testing.contract.second_process import OPEN, Child
 
 
 def saying(node: str, **payload: object) -> holdfast.Append:
@@ -86,11 +85,11 @@ def claim_of(store: BlockingStore, *, owner_id: str = "w", ttl_ms: int = 1_000) 
     return claim
 
 
-def commit_turns(url: str, worker: int, turns: int) -> list[int]:
-    """Commit turns on any head, in a process of its own, and return their revisions."""
-    with holdfast.open_blocking(url) as store:
-        session = store.sessions.handle("chat")
-        return [session.commit(holdfast.Commit(turn_id=f"{worker}-{turn}")).revision for turn in range(turns)]
+COMMIT_TEN = """
+hear()
+session = store.sessions.handle("chat")
+say([session.commit(holdfast.Commit(turn_id=f"{me}-{turn}")).revision for turn in range(10)])
+"""
 
 
 class CommitContract(Contract):
@@ -237,9 +236,11 @@ class CommitContract(Contract):
         if url is None:
             pytest.skip("no second process can open this database")
         bench.open().sessions.create("chat")
-        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-            jobs = [pool.submit(commit_turns, url, worker, 10) for worker in range(2)]
-            revisions = [revision for job in jobs for revision in job.result(PATIENCE_S)]
+        with Child(OPEN + COMMIT_TEN, url, "a") as first, Child(OPEN + COMMIT_TEN, url, "b") as second:
+            assert [first.hear(), second.hear()] == ["ready", "ready"]
+            first.say("go")
+            second.say("go")
+            revisions = [*first.hear(), *second.hear()]
         assert sorted(revisions) == list(range(1, 21))
         assert len(bench.open().sessions.handle("chat").history()) == 20
 
@@ -442,8 +443,9 @@ class CommitContract(Contract):
         ):
             with refused(bench, holdfast.InvalidRequest):
                 chat.commit(commit)
-        with refused(bench, holdfast.InvalidRequest):
-            chat.load(at=number)
+        for at in [one for one in (number,) if not isinstance(one, str)]:  # text names a turn or a node
+            with refused(bench, holdfast.InvalidRequest):
+                chat.load(at=at)
         with refused(bench, holdfast.InvalidRequest):
             chat.load(ActivePath(last=number))
 

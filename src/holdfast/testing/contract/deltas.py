@@ -45,7 +45,7 @@ def state_of(session: Session, at: int | None = None) -> object:
 
 
 class DeltaContract(Contract):
-    """Contents of 64 KB and more."""
+    """Contents of 4 KiB and more."""
 
     @pytest.fixture
     def chat(self, store: BlockingStore) -> Session:
@@ -105,16 +105,27 @@ class DeltaContract(Contract):
         assert (state_of(chat, 1), state_of(chat)) == (noise("one"), noise("two"))
 
     def test_a_state_below_the_bound_is_stored_whole(self, store: BlockingStore, chat: Session) -> None:
-        small = noise("small", 64 * 1024 - 1)
+        small = noise("small", 4 * 1024 - 1)
         commit(chat, small)
         commit(chat, b"!" + small[1:])
         assert store.maintenance.stats().blob_bytes == 2 * len(small)
 
     def test_a_state_that_grew_over_the_bound_or_shrank_below_it_comes_back(self, chat: Session) -> None:
-        sizes = (1, 60_000, 65_536, 200_000, 65_535, 80_000, 0)
+        sizes = (1, 4_000, 4_096, 200_000, 4_095, 80_000, 0)
         for size in sizes:
             commit(chat, noise("grows", size))
         assert [state_of(chat, at) for at in range(1, 8)] == [noise("grows", size) for size in sizes]
+
+    def test_a_small_state_that_grows_with_each_turn_takes_little_more_than_it_holds(
+        self, store: BlockingStore, chat: Session
+    ) -> None:
+        turns = 60
+        for turn in range(1, turns + 1):
+            commit(chat, noise("chat", 400 * turn))
+        # Stored whole, the states would take 30 times as much as the last one.
+        assert store.maintenance.stats().blob_bytes < 8 * 400 * turns
+        assert [state_of(chat, at) for at in (1, 30, 60)] == [noise("chat", 400 * turn) for turn in (1, 30, 60)]
+        assert store.maintenance.verify().findings == ()
 
     def test_a_state_that_goes_back_and_forth_comes_back(self, store: BlockingStore, chat: Session) -> None:
         order = (0, 1, 0, 2, 1, 2, 2, 0)

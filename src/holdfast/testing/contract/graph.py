@@ -192,6 +192,18 @@ class GraphContract(Contract):
 
     # Paging.
 
+    @pytest.mark.parametrize("newest_first", [True, False])
+    def test_a_cursor_of_a_longer_history_is_no_damage(self, store: BlockingStore, newest_first: bool) -> None:
+        for name, turns in (("long", 7), ("short", 4)):
+            session = store.sessions.create(name)
+            for _ in range(turns):
+                session.commit(holdfast.Commit())
+        cursor = (
+            store.sessions.handle("long").history(limit=6 if not newest_first else 1, newest_first=newest_first).next
+        )
+        page = store.sessions.handle("short").history(after=cursor, newest_first=newest_first)
+        assert [one.revision for one in page] == ([4, 3, 2, 1] if newest_first else [])
+
     def test_history_is_paged_both_ways(self, chat: Session, clock: ManualClock) -> None:
         start = clock.now_ms()
         for turn in range(1, 6):

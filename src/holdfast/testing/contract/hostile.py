@@ -110,7 +110,7 @@ class HostileInputContract(Contract):
         assert slips == []
         assert bench.dump() == before, "a refused call left a trace"
 
-    @pytest.mark.parametrize("call", PAGED, ids=lambda call: call.method)
+    @pytest.mark.parametrize("call", PAGED, ids=lambda call: call.method + call.variant)
     def test_a_cursor_of_another_listing_is_refused(self, world: World, bench: Bench, call: Call) -> None:
         for name in ("a", "b"):
             world.store.sessions.create(name)

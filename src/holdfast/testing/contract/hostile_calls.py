@@ -24,7 +24,7 @@ from holdfast.processes import (
     ToolCall,
 )
 from holdfast.queue import Group
-from holdfast.sessions import ActivePath, AgentFrame, Child, Graph, ReplaceGraph, SessionMeta
+from holdfast.sessions import ActivePath, AgentFrame, Child, Graph, IdRange, ReplaceGraph, SessionMeta
 from holdfast.testing.contract.hostile_registrations import (
     REGISTRATION,
     SCOPE,
@@ -79,6 +79,7 @@ def a_commit(world: World) -> Mapping[str, Any]:
             completes=[world.claim],
             attachments=[world.attachment.id],
             enqueues=[draft(session_id="chat")],
+            tombstones=["gone"],
             lease=world.lease,
         )
     }
@@ -99,6 +100,7 @@ COMMIT = " ".join(
             "assignment:document turn_options:document execution_state:bytes?",
         ),
         parts("commit", "usage:sequence completes:sequence attachments:sequence attachments[0]:id enqueues:sequence"),
+        parts("commit", "tombstones:sequence tombstones[0]:id"),
         parts("commit.usage[0]", ":record source:id model:id input_tokens:whole output_tokens:whole"),
         parts("commit.usage[0]", "cached_input_tokens:whole reasoning_tokens:whole"),
         parts("commit.completes[0]", CLAIM),
@@ -147,46 +149,75 @@ CALLS: list[Call] = [
     Call(
         "sessions.create",
         always(
-            session_id="new", name="n", owner="o", model="m", cwd="/", relation=Child("chat", {"why": "test"})
+            session_id="new",
+            name="n",
+            owner="o",
+            model="m",
+            cwd="/",
+            relation=Child("chat", {"why": "test"}),
+            labels={"a": "1"},
         ),
         "session_id:id name:text? owner:id? model:text? cwd:text? relation:record relation.parent_session_id:id "
-        "relation.caused_by:document?",
+        "relation.caused_by:document? labels:mapping labels['a']:label",
     ),
     Call("sessions.open", always(session_id="chat"), "session_id:id"),
     Call("sessions.handle", always(session_id="chat"), "session_id:id"),
     Call("sessions.unbound", always(), ""),
-    Call("sessions.delete", always(session_id="chat"), "session_id:id"),
+    Call(
+        "sessions.delete",
+        always(session_id="chat", expected_revision=1, tree=True),
+        "session_id:id expected_revision:whole? tree:flag",
+    ),
     Call(
         "sessions.list",
-        always(owner="o", parent="p", changed_since_ms=0, limit=1),
-        f"owner:id? parent:id? changed_since_ms:whole? {PAGE}",
+        always(owner="o", parent="p", changed_since_ms=0, limit=1, labels={"a": "1"}, prefix="p", newest_first=False),
+        "owner:id? parent:id? changed_since_ms:whole? labels:mapping labels['a']:label prefix:text? newest_first:flag "
+        f"{PAGE}",
     ),
     Call(
         "sessions.fork",
-        lambda w: {"source": w.session.session_id, "into": "fork", "at": "n1", "name": "n", "owner": "o"},
-        "source:id into:id at:at? name:text? owner:id?",
+        lambda w: {
+            "source": w.session.session_id,
+            "into": "fork",
+            "at": "n1",
+            "name": "n",
+            "owner": "o",
+            "labels": {"a": "1"},
+            "commit": holdfast.Commit(turn_id="t2"),
+        },
+        "source:id into:id at:at? name:text? owner:id? labels:mapping labels['a']:label commit:record? "
+        "commit.turn_id=turn_id:id?",
     ),
     Call("session.meta", always(), ""),
     Call(
         "session.save_meta",
-        always(meta=SessionMeta("chat", "n", 0, "m", "o", "/", Child("p", {}))),
+        always(meta=SessionMeta("chat", "n", 0, "m", "o", "/", Child("p", {}), {"a": "1"})),
         "meta:record meta.session_id:id meta.name:text meta.created_at_ms:whole meta.model:text? meta.owner:id? "
-        "meta.cwd:text? meta.relation:record meta.relation.parent_session_id:id meta.relation.caused_by:document?",
+        "meta.cwd:text? meta.relation:record meta.relation.parent_session_id:id meta.relation.caused_by:document? "
+        "meta.labels:mapping meta.labels['a']:label",
+    ),
+    Call(
+        "session.set_labels",
+        lambda w: {"labels": {"a": w.session.session_id}},
+        "labels:mapping labels['a']:label?",
     ),
     Call(
         "session.load",
         always(scope=ActivePath("n1", 1), at=1),
-        "scope:record scope.leaf:id? scope.last:whole? at:whole1?",
+        "scope:record scope.leaf:id? scope.last:whole? at:at?",
     ),
     Call("session.load_node", always(node_id="n1"), "node_id:id"),
     Call("session.nodes", always(kind="event", newest_first=False, limit=1, at=1),
         f"kind:id? newest_first:flag at:whole1? {PAGE}"),
+    Call("session.nodes", always(ids=IdRange("a", "b"), kind="event", newest_first=False, limit=1, at=1),
+        f"ids:record? ids.first:text ids.before:text? kind:id? newest_first:flag at:whole1? {PAGE}", variant=" by id"),
     Call("session.history", always(newest_first=False, limit=1), f"newest_first:flag {PAGE}"),
     Call("session.turn", always(turn_id="t9", last=1, claim=None), "turn_id:id last:whole? claim:record?"),
     Call("session.append", always(payloads=["hi"], turn_id="t", wait_ms=1), APPENDED),
     Call("session.messages", always(last=1), "last:whole?"),
     Call("session.tombstone", always(node_ids=["n1"]), "node_ids:sequence node_ids[0]:id"),
-    Call("session.add_nodes", always(nodes=[node()]), f"nodes:sequence {parts('nodes[0]', ':record', NODE)}"),
+    Call("session.add_nodes", always(nodes=[node()], on_conflict="keep"),
+        f"nodes:sequence on_conflict:word {parts('nodes[0]', ':record', NODE)}"),
     Call("session.commit", a_commit, COMMIT, drops="commit."),
     Call("session.commit", a_replacement, REPLACEMENT, drops="commit.", variant=" replacing"),
     Call(
@@ -217,6 +248,7 @@ CALLS: list[Call] = [
     Call("attachments.list_uncommitted", always(intent_until_ms=1, limit=1), f"intent_until_ms:whole {PAGE}"),
     Call("attachments.sweep", always(older_than_ms=1, progress=ignore), "older_than_ms:whole progress:callback?"),
     Call("queue.enqueue", always(draft=draft(session_id="chat")), parts("draft", ":record session_id:id", DRAFT)),
+    Call("queue.restore", always(draft=draft(session_id="chat")), parts("draft", ":record session_id:id", DRAFT)),
     Call(
         "queue.claim",
         lambda w: {
@@ -387,6 +419,7 @@ CALLS: list[Call] = [
     ),
     Call("leases.renew", lambda w: {"lease": w.lease, "ttl_ms": DAY_MS}, f"{LEASED} ttl_ms:ttl"),
     Call("leases.release", lambda w: {"lease": w.lease}, LEASED),
+    Call("leases.revoke", lambda w: {"resource": w.lease.resource}, "resource:record resource.session_id:id"),
     Call("leases.holder", always(resource=ON_SESSION), "resource:record resource.session_id:id"),
     Call("triggers.subscribe", subscription, SUBSCRIPTION, drops="draft."),
     Call(
@@ -428,6 +461,8 @@ CALLS: list[Call] = [
     Call("maintenance.stats", always(), ""),
     Call("maintenance.verify", always(progress=ignore), "progress:callback?"),
     Call("maintenance.diagnose", always(integrity=True), "integrity:flag"),
+    Call("maintenance.explain_session", lambda w: {"session_id": w.batch.session_id}, "session_id:id"),
+    Call("maintenance.explain_process", lambda w: {"process_id": w.process}, "process_id:id"),
     Call(
         "maintenance.prune",
         always(policy=holdfast.RetentionPolicy(keep_revisions=1), dry_run=False, max_rows=1),

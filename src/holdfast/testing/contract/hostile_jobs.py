@@ -40,6 +40,13 @@ def a_settled_batch(world: World) -> Mapping[str, Any]:
     return {"session_id": "settled", "batch_id": claim.batches[0].batch_id, "timeout_ms": 0}
 
 
+def a_claimed_batch(world: World) -> Mapping[str, Any]:
+    """Return arguments that name a claimed batch."""
+    batch = world.store.queue.enqueue(holdfast.WorkDraft(session_id="claimed", payloads=[1]))
+    world.store.queue.claim("claimed", owner_id="w1")
+    return {"session_id": "claimed", "batch_id": batch.batch_id}
+
+
 def a_dead_batch(world: World) -> Mapping[str, Any]:
     """Return arguments that name a dead batch."""
     [dead] = world.store.queue.fail(a_claim(world, "dead"), "no", retry_in_ms=None)
@@ -98,6 +105,7 @@ JOBS = [
     Call("queue.set_limit", always(kind="mail", at_once=2, per_key=1), "kind:id at_once:whole1? per_key:whole1?"),
     Call("queue.remove_limit", always(kind="mail"), "kind:id"),
     Call("queue.limits", always(limit=1), PAGE),
+    Call("queue.depths", always(limit=1), PAGE),
     Call("queue.pause", always(kind="mail"), "kind:id"),
     Call("queue.resume", always(kind="mail"), "kind:id"),
     Call("queue.paused_sessions", always(limit=1), PAGE),
@@ -107,5 +115,6 @@ JOBS = [
     Call("session.interrupt", always(reason="stop"), "reason:text"),
     Call("queue.retry", a_dead_batch, "session_id:id batch_id:id"),
     Call("queue.drop", a_dead_batch, "session_id:id batch_id:id"),
+    Call("queue.release", a_claimed_batch, "session_id:id batch_id:id"),
     Call("queue.wait_settled", a_settled_batch, "session_id:id batch_id:id timeout_ms:timeout"),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import holdfast
 from holdfast.leases import Lease, OnProcess
-from holdfast.processes import Abandoned, BySession, Provenance, SignalWait
+from holdfast.processes import Abandoned, BySession, Failed, Provenance, SignalWait
 from holdfast.testing.contract.hostile_calls import LEASE, always
 from holdfast.testing.contract.hostile_world import Call, World, parts
 
@@ -19,6 +19,13 @@ def a_run(world: World) -> Lease:
     """Start a run, and return a lease on it."""
     process = world.store.processes.start("research", id="run-1").process
     return world.store.leases.claim(OnProcess(process.id), owner_id="w1")
+
+
+def a_failed_run(world: World) -> str:
+    """Return a run that has failed."""
+    world.store.processes.start("research", id="failed-run")
+    world.store.processes.complete("failed-run", Failed("no"))
+    return "failed-run"
 
 
 def a_due_run(world: World) -> Mapping[str, Any]:
@@ -44,6 +51,7 @@ RUNS = [
         "wake_target.frame_id:frame? provenance:record? provenance.originator:record "
         "provenance.originator.scope.session_id:id provenance.caused_by:document? recovery:word?",
     ),
+    Call("processes.retry", lambda w: {"process_id": a_failed_run(w)}, "process_id:id"),
     Call("processes.handle", always(process_id="run-1"), "process_id:id"),
     Call(
         "processes.claim_next",
@@ -59,8 +67,9 @@ RUNS = [
     Call("processes.wait_next", a_due_run, f"timeout_ms:timeout {KINDS}"),
     Call(
         "processes.suspend",
-        lambda w: {"lease": a_run(w), "seen": 0, "due_at_ms": 1, "wait": SignalWait("go", 1, 1)},
-        f"{HELD} seen:whole due_at_ms:whole? wait:record? wait.name:signal wait.ordinal:whole1 wait.since_ms:whole?",
+        lambda w: {"lease": a_run(w), "seen": 0, "due_at_ms": 1, "wait": SignalWait("go", 1, 1), "error": "no"},
+        f"{HELD} seen:whole due_at_ms:whole? wait:record? wait.name:signal wait.ordinal:whole1 wait.since_ms:whole? "
+        "error:text?",
     ),
     Call(
         "processes.retry_later",

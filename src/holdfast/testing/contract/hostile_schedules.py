@@ -62,6 +62,13 @@ def due(world: World) -> Mapping[str, Any]:
     return {"timeout_ms": 0}
 
 
+def redelivered(world: World) -> Mapping[str, Any]:
+    """Return arguments that name the process of a delivery that has not started it."""
+    undelivered(world)
+    (delivery,) = world.store.triggers.undelivered(runs_only=True)
+    return {"process_id": delivery.process_id}
+
+
 def undelivered(world: World) -> Mapping[str, Any]:
     """Return arguments of a wait that ends at once, because a delivery of a run is due."""
     draft = SubscriptionDraft(source_type="cron", source_key="runs", target=Run("report"))
@@ -95,6 +102,8 @@ SCHEDULES = [
         lambda _: {"reserved_until_ms": 1, "runs_only": False, "limit": 1},
         f"reserved_until_ms:whole runs_only:flag {PAGE}",
     ),
+    Call("triggers.redeliver", redelivered, "process_id:id"),
+    Call("maintenance.explain_schedule", named(), "name:id"),
     Call("triggers.wait_undelivered", undelivered, "timeout_ms:timeout"),
     Call("schedules.get", named(), "name:id"),
     Call("schedules.list", lambda _: {"limit": 1}, PAGE),

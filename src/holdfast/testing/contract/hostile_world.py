@@ -82,6 +82,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "node_id": (*NOT_TEXT, " ", "\t\n", "a\0b", "\ud800", "i" * 513, "i" * 10_240, "é" * 257),
     "frame": (*NOT_TEXT, " ", "a\0b", "\ud800", "i" * 513),
     "text": (*NOT_TEXT, "a\0b", "\ud800", "t" * 65_537),
+    "label": (*NOT_TEXT, "a\0b", "\ud800", "t" * 257),
     "message": (*NOT_TEXT, "\ud800"),
     "whole": wholes(),
     "whole1": wholes(1),
@@ -215,8 +216,9 @@ class Call(msgspec.Struct, frozen=True):
 
 
 STORES = frozenset({
-    "sessions.create", "sessions.fork", "session.save_meta", "session.tombstone", "session.add_nodes", "session.commit",
-    "session.append", "session.enqueue", "session.pause", "queue.set_limit", "queue.pause",
+    "sessions.create", "sessions.fork", "session.save_meta", "session.set_labels", "session.tombstone",
+    "session.add_nodes", "session.commit",
+    "session.append", "session.enqueue", "session.pause", "queue.set_limit", "queue.pause", "queue.restore",
     "unbound.commit", "session.attachments.put", "session.attachments.record_intent", "session.attachments.forget",
     "session.attachments.commit_refs", "queue.enqueue", "queue.claim", "queue.claim_exactly", "queue.abandon",
     "queue.cancel", "queue.claim_next", "queue.complete", "queue.complete_and_claim_next", "queue.fail", "queue.retry",
@@ -224,7 +226,8 @@ STORES = frozenset({
     "processes.complete", "processes.start", "processes.suspend", "processes.retry_later", "events.append",
     "events.signal", "events.request_cancel", "events.ack_wake", "grants.grant", "grants.transfer", "leases.claim",
     "leases.renew", "leases.release", "triggers.subscribe", "triggers.record", "triggers.emit", "triggers.mark_started",
-    "triggers.mark_failed", "triggers.restore_occurrence", "schedules.put", "schedules.pause", "schedules.resume",
+    "triggers.mark_failed", "triggers.redeliver", "triggers.restore_occurrence", "queue.release", "leases.revoke",
+    "processes.retry", "schedules.put", "schedules.pause", "schedules.resume",
     "schedules.run_now", "schedules.remove", "schedules.restore", "artifacts.put", "artifacts.put_content",
     "workers.heartbeat",
 })  # fmt: skip
@@ -367,6 +370,9 @@ BREACHES = [
         "data",
     ),
     Breach({"page": 2}, "sessions.list", {"limit": 3}, "limit"),
+    Breach({"labels": 1}, "sessions.create", {"session_id": "s", "labels": {"a": "1", "b": "2"}}, "labels"),
+    Breach({"label_key_bytes": 1}, "sessions.list", {"labels": {"é": ""}}, "labels key"),
+    Breach({"label_value_bytes": 3}, "sessions.list", {"labels": {"a": "éé"}}, "labels['a']"),
     Breach({"ttl_ms": 2}, "queue.claim", {"session_id": "s", "owner_id": "w", "ttl_ms": 3}, "ttl_ms"),
 ]
 """Each call succeeds when its limit is three higher."""

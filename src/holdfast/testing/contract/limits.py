@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
+from holdfast.queue import QueueDepth
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.jobs import FREEING, HOUR_MS, next_of
@@ -55,7 +56,7 @@ MISTAKES: list[tuple[str, Callable[[Any], Any]]] = [
 
 
 class LimitContract(Contract):
-    """`store.queue`: set_limit, remove_limit, limits."""
+    """`store.queue`: set_limit, remove_limit, limits, depths."""
 
     # Counting.
 
@@ -405,3 +406,33 @@ class LimitContract(Contract):
             store.queue.wait_next(timeout_ms=1)
         with refused(bench, holdfast.WaitTimeout):
             store.queue.wait("b", timeout_ms=1)
+
+    # Depths.
+
+    def test_depths_count_the_work_of_each_kind(self, store: BlockingStore, clock: ManualClock) -> None:
+        assert store.queue.depths().items == ()
+        at_ms = clock.now_ms()
+        for number in range(3):
+            store.queue.enqueue(work(f"m{number}", session_id=f"m{number}", kind="mail"))
+        store.queue.enqueue(work("later", session_id="later", kind="mail", available_at_ms=at_ms + 1_000))
+        store.queue.enqueue(work("t", session_id="t"))
+        clock.advance(10)
+        claim = store.queue.claim("m0", owner_id="w1", ttl_ms=5_000)
+        assert claim is not None
+        dead = store.queue.claim("m1", owner_id="w1")
+        assert dead is not None
+        store.queue.fail(dead, "no", retry_in_ms=None)
+        mail, turn = store.queue.depths()
+        assert mail == QueueDepth("mail", ready=1, delayed=1, claimed=1, dead=1, oldest_ready_at_ms=at_ms)
+        assert turn == QueueDepth("turn", ready=1, delayed=0, claimed=0, dead=0, oldest_ready_at_ms=at_ms)
+        settle(store, take(store, session_id="t"))
+        clock.advance(6_000)  # the claim has ended, and the delay is over
+        (mail,) = store.queue.depths()
+        assert (mail.ready, mail.delayed, mail.claimed, mail.dead) == (3, 0, 0, 1)
+
+    def test_depths_come_in_pages(self, store: BlockingStore) -> None:
+        for kind in ("a", "b", "c"):
+            store.queue.enqueue(work(kind, session_id=kind, kind=kind))
+        page = store.queue.depths(limit=2)
+        assert [one.kind for one in page] == ["a", "b"]
+        assert [one.kind for one in store.queue.depths(after=page.next)] == ["c"]

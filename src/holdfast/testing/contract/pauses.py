@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import pytest
 
 import holdfast
@@ -11,8 +13,11 @@ from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_back
 from holdfast.testing.contract.claims import fill
 from holdfast.testing.contract.jobs import HOUR_MS, next_of
 from holdfast.testing.contract.queue import take, work
+from holdfast.testing.contract.run_claims import claimed_ids, next_run
+from holdfast.testing.contract.runs import start
 
 WAIT_MS = 60_000
+Kinds: TypeAlias = list[str | tuple[str, str]] | None
 
 
 def paused(store: BlockingStore, what: str) -> bool:
@@ -94,6 +99,7 @@ class PauseContract(Contract):
     def test_work_enqueued_during_a_pause_waits_for_the_resume(
         self, store: BlockingStore, clock: ManualClock, what: str
     ) -> None:
+        store.sessions.create("chat")
         paused(store, what)
         fill(store, "1")
         fill(store, "2", available_at_ms=clock.now_ms() + 500)
@@ -136,6 +142,65 @@ class PauseContract(Contract):
             with refused(bench, holdfast.WaitTimeout):
                 store.queue.wait("chat", timeout_ms=1)
 
+    # Runs.
+
+    def test_no_run_of_a_paused_kind_is_claimed(self, store: BlockingStore, bench: Bench, clock: ManualClock) -> None:
+        start(store, "r1")
+        start(store, "r2", version="2")
+        clock.advance(1)
+        start(store, "w1", "write")
+        assert store.queue.pause("research")
+        anything: tuple[Kinds, ...] = (None, ["research"], [("research", "2")], ["research", ("research", "1")])
+        assert claimed_ids(store) == ["w1"]
+        for kinds in anything:
+            assert bench.open().processes.claim_next(owner_id="w1", kinds=kinds) is None
+            with refused(bench, holdfast.WaitTimeout):
+                store.processes.wait_next(timeout_ms=1, kinds=kinds)
+        store.events.request_cancel("r1")
+        assert claimed_ids(store) == [], "a run that is asked to cancel waits, too"
+        assert store.queue.resume("research")
+        assert claimed_ids(store) == ["r1", "r2"]
+
+    def test_a_limit_of_a_kind_holds_no_run_back(self, store: BlockingStore) -> None:
+        store.queue.set_limit("research", at_once=1)
+        start(store, "r1")
+        start(store, "r2")
+        assert claimed_ids(store) == ["r1", "r2"]
+        store.queue.pause("research")
+        start(store, "r3")
+        assert claimed_ids(store) == []
+        store.queue.remove_limit("research")
+        assert claimed_ids(store) == [], "the pause stays"
+
+    def test_a_run_that_is_held_goes_on_during_a_pause_until_it_sleeps(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        start(store, "r1")
+        lease = next_run(store).lease
+        store.queue.pause("research")
+        lease = store.leases.renew(lease, ttl_ms=HOUR_MS)
+        store.events.append("r1", "step", 1, replay_key="step:a", lease=lease)
+        store.processes.suspend(lease, seen=1, due_at_ms=clock.now_ms() + HOUR_MS)
+        clock.advance(HOUR_MS)
+        assert claimed_ids(store) == []
+        store.queue.resume("research")
+        lease = next_run(store).lease
+        store.queue.pause("research")
+        assert store.processes.complete("r1", holdfast.processes.Completed(1), lease=lease).is_terminal
+
+    @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same handle", "another handle"])
+    def test_a_resume_wakes_who_waits_for_a_run(self, store: BlockingStore, bench: Bench, elsewhere: bool) -> None:
+        other = bench.open() if elsewhere else store
+        start(store, "r1")
+        store.queue.pause("research")
+        waiting = in_background(lambda: store.processes.wait_next(timeout_ms=WAIT_MS, kinds=["research"]))
+        bench.parked()
+        other.queue.resume("research")
+        waiting.result(PATIENCE_S)
+        assert claimed_ids(store) == ["r1"]
+
+    # Sessions.
+
     def test_a_session_without_work_stays_paused(self, store: BlockingStore) -> None:
         session = store.sessions.create("chat")
         assert session.pause()
@@ -150,9 +215,14 @@ class PauseContract(Contract):
         assert list(store.queue.paused_sessions()) == []
         assert store.maintenance.verify().findings == ()
 
-    def test_a_session_that_was_never_created_is_not_resumed(self, store: BlockingStore) -> None:
-        assert store.sessions.handle("never").resume() is False
-        assert store.queue.claim("never", owner_id="w1") is None
+    def test_a_session_that_was_never_made_is_neither_paused_nor_resumed(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
+        never = store.sessions.handle("never")
+        with refused(bench, holdfast.UnknownSession):
+            never.pause()
+        with refused(bench, holdfast.UnknownSession):
+            never.resume()
 
     def test_paused_sessions_are_listed(self, store: BlockingStore) -> None:
         for name in ("a", "b", "c"):

@@ -83,6 +83,24 @@ class ProcessRaces(Contract):
             assert len(results) == 1
             assert len(only(refusals, RegistrationConflict)) == CALLERS - 1
 
+    def test_one_run_retried_several_times_at_once_is_one_new_run(self, stores: list[BlockingStore]) -> None:
+        for number in range(ROUNDS):
+            run_id, child_id = f"run-{number}", f"run-{number}/child:1"
+            for id in (run_id, child_id):
+                stores[0].processes.start("research", id=id)
+                stores[0].events.append(id, "step", {"name": "search", "value": 1}, replay_key="step:search")
+            started = {"name": f"~started:{child_id}", "value": child_id}
+            stores[0].events.append(run_id, "step", started, replay_key="step:started")
+            for id in (run_id, child_id):
+                stores[0].processes.complete(id, Failed("no answer"))
+            ids = (run_id, child_id)
+            told, refusals = each(stores, lambda store, index: store.processes.retry(ids[index % 2]))
+            assert refusals == []
+            assert sorted({one.id for one in told}) == sorted(f"{id}~2" for id in ids)
+            assert sum(one.created for one in told if one.id == f"{run_id}~2") == 1
+            for id in ids:
+                assert len(stores[0].events.after(f"{id}~2").items) == (3 if id == run_id else 2)
+
     def test_events_appended_at_once_have_no_gaps_and_a_replay_key_is_used_once(
         self, stores: list[BlockingStore]
     ) -> None:

@@ -52,6 +52,7 @@ WRITES: dict[str, Call] = {
     "session.save_meta": lambda store: store.sessions.handle("chat").save_meta(
         SessionMeta("chat", "name", created_at_ms=0)
     ),
+    "session.set_labels": lambda store: store.sessions.handle("chat").set_labels({"a": "1"}),
     "session.commit": lambda store: store.sessions.handle("chat").commit(holdfast.Commit()),
     "session.commit again": lambda store: store.sessions.handle("chat").commit(holdfast.Commit(turn_id="turn-1")),
     "session.commit unbound": lambda store: store.sessions.unbound().commit(holdfast.Commit(session_id="chat")),
@@ -64,6 +65,7 @@ WRITES: dict[str, Call] = {
     "session.attachments.forget": lambda store: store.sessions.handle("chat").attachments.forget("a"),
     "session.attachments.commit_refs": lambda store: store.sessions.handle("chat").attachments.commit_refs(["a"]),
     "queue.enqueue": lambda store: store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[2])),
+    "queue.restore": lambda store: store.queue.restore(holdfast.WorkDraft(session_id="chat", payloads=[2])),
     "queue.claim": lambda store: store.queue.claim("chat", owner_id="me"),
     "queue.claim_exactly": lambda store: store.queue.claim_exactly("chat", ["batch:1"], owner_id="me"),
     "queue.claim_next": lambda store: store.queue.claim_next(owner_id="me"),
@@ -80,6 +82,7 @@ WRITES: dict[str, Call] = {
     "session.interrupt": lambda store: store.sessions.handle("chat").interrupt(),
     "queue.retry": lambda store: store.queue.retry("chat", "batch:1"),
     "queue.drop": lambda store: store.queue.drop("chat", "batch:1"),
+    "queue.release": lambda store: store.queue.release("chat", "batch:1"),
     "queue.abandon": lambda store: store.queue.abandon(CLAIM),
     "queue.cancel": lambda store: store.queue.cancel("chat", "batch:1"),
     "queue.wait": lambda store: store.queue.wait("chat", timeout_ms=1),
@@ -90,6 +93,7 @@ WRITES: dict[str, Call] = {
     "session.append": lambda store: store.sessions.handle("chat").append("hi"),
     "session.turn": lambda store: _turn(store.sessions.handle("chat")),
     "processes.start": lambda store: store.processes.start("research"),
+    "processes.retry": lambda store: store.processes.retry("job"),
     "processes.claim_next": lambda store: store.processes.claim_next(owner_id="me"),
     "processes.wait_next": lambda store: store.processes.wait_next(timeout_ms=1),
     "processes.suspend": lambda store: store.processes.suspend(RUN_LEASE, seen=0, due_at_ms=1),
@@ -115,6 +119,8 @@ WRITES: dict[str, Call] = {
     "leases.claim": lambda store: store.leases.claim(OnSession("chat"), owner_id="me"),
     "leases.renew": lambda store: store.leases.renew(LEASE),
     "leases.release": lambda store: store.leases.release(LEASE),
+    "leases.revoke": lambda store: store.leases.revoke(OnSession("chat")),
+    "triggers.redeliver": lambda store: store.triggers.redeliver("job"),
     "triggers.subscribe": lambda store: store.triggers.subscribe(DRAFT),
     "triggers.cancel": lambda store: store.triggers.cancel(_delivery(store).subscription.handle),
     "triggers.forget_session": lambda store: store.triggers.forget_session("chat"),
@@ -171,6 +177,7 @@ READS: dict[str, Call] = {
     "queue.find": lambda store: store.queue.find("chat", "message-1"),
     "queue.list_pending": lambda store: store.queue.list_pending("chat"),
     "queue.dead_letters": lambda store: store.queue.dead_letters(),
+    "queue.depths": lambda store: store.queue.depths(),
     "queue.limits": lambda store: store.queue.limits(),
     "queue.paused_sessions": lambda store: store.queue.paused_sessions(),
     "queue.list": lambda store: store.queue.list("chat"),
@@ -201,6 +208,9 @@ READS: dict[str, Call] = {
     "maintenance.stats": lambda store: replace(store.maintenance.stats(), bytes_on_disk=None),
     "maintenance.verify": lambda store: store.maintenance.verify(),
     "maintenance.diagnose": lambda store: store.maintenance.diagnose().concerns,
+    "maintenance.explain_session": lambda store: store.maintenance.explain_session("chat").causes,
+    "maintenance.explain_process": lambda store: store.maintenance.explain_process("job").causes,
+    "maintenance.explain_schedule": lambda store: store.maintenance.explain_schedule("nightly").causes,
 }
 """Calls that only read."""
 

@@ -237,6 +237,32 @@ class RunClaimContract(Contract):
         woken = next_run(store)
         assert (woken.process.suspended, woken.process.attempt) == (False, 1)
 
+    def test_a_held_run_keeps_its_error_and_its_attempts_until_it_is_due(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        start(store)
+        store.processes.retry_later(next_run(store).lease, "no answer", retry_in_ms=0)
+        for _ in range(2):
+            claim = next_run(store)
+            assert claim.process.attempt == 2
+            due_at_ms = clock.now_ms() + HOUR_MS
+            run = store.processes.suspend(claim.lease, seen=0, due_at_ms=due_at_ms, error="its code has changed")
+            assert (run.is_held, run.attempt, run.last_error) == (True, 1, "its code has changed")
+            assert run == store.processes.get("run-1")
+            assert store.maintenance.verify().findings == ()
+            assert claimed_ids(store) == []
+            clock.advance(HOUR_MS)
+        claim = next_run(store)
+        assert (claim.process.is_held, claim.process.last_error) == (False, "its code has changed")
+        run = store.processes.suspend(claim.lease, seen=0, due_at_ms=clock.now_ms() + HOUR_MS)
+        assert (run.is_held, run.attempt, run.last_error) == (False, 0, None)
+        store.events.signal("run-1", "go")
+        claim = next_run(store)
+        later_ms = clock.now_ms() + HOUR_MS
+        store.processes.suspend(claim.lease, seen=1, due_at_ms=later_ms, error="its code has changed")
+        store.events.signal("run-1", "go")
+        assert claimed_ids(store) == ["run-1"], "a signal wakes a held run"
+
     @pytest.mark.parametrize("call", ["signal", "append", "cancel"])
     def test_a_signal_or_a_request_to_cancel_wakes_a_suspended_run(
         self, store: BlockingStore, clock: ManualClock, call: str

@@ -9,10 +9,11 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
-from holdfast.errors import RegistrationConflict
+from holdfast.errors import RegistrationConflict, UndeclaredSignal
 from holdfast.events import EventType
 from holdfast.leases import OnProcess, OnSession, Token
-from holdfast.processes import Abandoned, Completed, External, Process, ProcessIdentity, Run
+from holdfast.processes import Abandoned, Completed, External, Failed, Process, ProcessIdentity, Provenance, Run
+from holdfast.run_chains import continuing_cause
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 
@@ -22,6 +23,13 @@ HOUR_MS = 3_600_000
 def start(store: BlockingStore, process_id: str = "run-1", kind: str = "research", **options: Any) -> Process:
     """Start a run."""
     return store.processes.start(kind, options.pop("args", None), id=process_id, **options).process
+
+
+def pruned_to(store: BlockingStore, clock: ManualClock) -> list[str]:
+    """Prune ended processes of any age, and return the ids of those that are left."""
+    clock.advance(1)
+    store.maintenance.prune(holdfast.RetentionPolicy(terminal_processes_older_than_ms=0))
+    return [one.id for one in store.processes.list(status="any")]
 
 
 class RunContract(Contract):
@@ -63,8 +71,9 @@ class RunContract(Contract):
     ) -> None:
         start(store, args=[1])
         options: dict[str, Any] = {"args": [1]}
-        with refused(bench, RegistrationConflict):
+        with refused(bench, RegistrationConflict) as info:
             start(store, **(options | other))
+        assert f"exists with other values of {next(iter(other))}" in str(info.value)
 
     def test_each_start_without_an_id_is_a_run_of_its_own(self, store: BlockingStore) -> None:
         one, other = store.processes.start("research"), store.processes.start("research")
@@ -218,3 +227,137 @@ class RunContract(Contract):
         assert left() == chain
         clock.advance(500)
         assert left() == []
+
+    def test_an_ended_child_is_kept_until_its_parent_has_read_its_result_or_has_ended(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        below = Provenance(caused_by={"type": "run", "process_id": "parent"})
+        start(store, "parent")
+        for name in ("read", "unread", "went-on"):
+            start(store, name, provenance=below)
+        start(store, "of-nobody", provenance=Provenance(caused_by={"type": "run", "process_id": "no such"}))
+        start(store, "other", provenance=Provenance(caused_by={"type": "turn", "process_id": "parent"}))
+        following = Provenance(caused_by=continuing_cause("went-on", below.caused_by))
+        start(store, "went-on~2", provenance=following)
+        for name in ("read", "unread", "of-nobody", "other", "went-on~2"):
+            store.processes.complete(name, Completed(name))
+        store.processes.complete("went-on", Completed(control={"continued_as": "went-on~2"}))
+        store.events.append("parent", "step", {"name": "~result:read"}, replay_key="step:~result:read")
+        assert pruned_to(store, clock) == ["parent", "unread", "went-on", "went-on~2"]
+        store.events.append("parent", "step", {"name": "~result:unread"}, replay_key="step:~result:unread")
+        assert pruned_to(store, clock) == ["parent", "went-on", "went-on~2"]
+        store.processes.complete("parent", Completed())
+        assert pruned_to(store, clock) == []
+
+    def test_an_ended_child_is_kept_for_the_run_that_goes_on_for_its_parent(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        for parent in ("continued", "left", "failed"):
+            start(store, parent)
+            below = Provenance(caused_by={"type": "run", "process_id": parent})
+            start(store, f"child-of-{parent}", provenance=below)
+            store.processes.complete(f"child-of-{parent}", Completed(1))
+        for parent in ("continued", "left"):
+            start(store, f"{parent}~2")
+            store.processes.complete(parent, Completed(control={"continued_as": f"{parent}~2"}))
+        took = {"name": "~children", "value": ["child-of-continued"]}
+        store.events.append("continued~2", "step", took, replay_key="step:~children")
+        store.processes.complete("failed", Failed("no answer"))
+        store.processes.retry("failed")
+        kept = ["child-of-continued", "child-of-failed", "continued", "continued~2", "failed~2", "left", "left~2"]
+        assert pruned_to(store, clock) == kept
+        assert pruned_to(store, clock) == kept, "the run that failed is gone now, and its retry is not"
+        for last in ("continued~2", "failed~2", "left~2"):
+            store.processes.complete(last, Completed())
+        assert pruned_to(store, clock) == []
+
+    # Signals.
+
+    def test_a_run_takes_the_signals_that_it_declares_and_names_them_to_other_senders(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
+        start(store)
+        store.events.signal("run-1", "early", 1)
+        store.events.append("run-1", "run.signals", ["approve", "reject"])
+        store.events.signal("run-1", "approve", 2, replay_key="k")
+        with refused(bench, UndeclaredSignal) as info:
+            store.events.signal("run-1", "aprove", 2)
+        assert isinstance(info.value, UndeclaredSignal)
+        assert (info.value.process_id, info.value.name) == ("run-1", "aprove")
+        assert info.value.declared == ("approve", "reject")
+        assert "'approve', 'reject'" in str(info.value)
+        store.events.append("run-1", "run.signals", [])
+        with refused(bench, UndeclaredSignal):
+            store.events.signal("run-1", "approve", 3)
+        again = store.events.signal("run-1", "approve", 2, replay_key="k")
+        assert again.replayed
+        with refused(bench, UndeclaredSignal):
+            store.events.signal("run-1", "approve", 3, replay_key="another")
+        store.events.append("run-1", "run.signals", None)
+        store.events.signal("run-1", "any", 4)
+
+    @pytest.mark.parametrize("payload", ["approve", {"approve": 1}, [1], ["a b"], [None]])
+    def test_a_declaration_of_signals_is_a_list_of_names(
+        self, store: BlockingStore, bench: Bench, payload: Any
+    ) -> None:
+        start(store)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.events.append("run-1", "run.signals", payload)
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "payload"
+
+    def test_a_signal_that_comes_too_late_is_named(self, store: BlockingStore, bench: Bench) -> None:
+        start(store)
+        store.processes.complete("run-1", Completed())
+        with refused(bench, holdfast.AlreadyTerminal) as info:
+            store.processes.handle("run-1").signal("approve", 1)
+        assert isinstance(info.value, holdfast.AlreadyTerminal)
+        assert info.value.refused == "signal 'approve'"
+        assert "process 'run-1' is already terminal (completed), and gets no signal 'approve'" in str(info.value)
+
+    def test_a_signal_that_is_sent_again_after_its_run_continued_is_sent_once(self, store: BlockingStore) -> None:
+        run = store.processes.start("research", id="run-1")
+        for following in ("run-1~2", "run-1~3"):
+            if following == "run-1~3":
+                first = run.signal("approve", 1, replay_key="k")  # of which the answer is lost
+                assert first.event.process_id == "run-1~2"
+            store.processes.start("research", id=following)
+            ending = {"await_output": {"type": "success", "value": None, "control": {"continued_as": following}}}
+            before = following.removesuffix("~3") + "~2" if following == "run-1~3" else "run-1"
+            store.events.append(before, "run.continued", ending, replay_key=f"end:{before}")
+        again = run.signal("approve", 1, replay_key="k")
+        assert (again.replayed, again.event.process_id) == (True, "run-1~2")
+        assert run.signal("approve", 2, replay_key="k2").event.process_id == "run-1~3"
+
+    def test_a_cursor_of_another_run_is_refused(self, store: BlockingStore, bench: Bench) -> None:
+        for run_id in ("of-alice", "of-bob", "of-alice~2", "of-alice~x"):
+            start(store, run_id)
+            store.events.append(run_id, "progress", f"secret of {run_id}")
+            store.processes.complete(run_id, Failed("no"))
+        for cursor in ("0@of-bob", "1@of-bob", "0@of-alice~2", "0@of-alice~x", "0@none", "0@of-alice~3"):
+            with refused(bench, holdfast.InvalidRequest) as info:
+                list(store.processes.handle("of-alice").follow(cursor))
+            assert isinstance(info.value, holdfast.InvalidRequest)
+            assert info.value.field == "after"
+            assert "of-bob" not in str(info.value)
+        assert [event.type for event in store.processes.handle("of-alice").follow("1@of-alice")] == ["process.failed"]
+
+    def test_a_cursor_of_the_same_chain_is_taken(self, store: BlockingStore, clock: ManualClock) -> None:
+        start(store, "run-1")
+        start(store, "run-1~2", provenance=Provenance(caused_by=continuing_cause("run-1", None)))
+        ending = {"await_output": {"type": "success", "value": None, "control": {"continued_as": "run-1~2"}}}
+        store.events.append("run-1", "run.continued", ending, replay_key="end:run-1")
+        store.processes.complete("run-1~2", Failed("no"))
+        third = store.processes.retry("run-1~2").process
+        store.processes.complete("run-1~3", Completed())
+
+        def seen(run_id: str, cursor: str) -> list[str]:
+            return [event.cursor for event in store.processes.handle(run_id).follow(cursor)]
+
+        assert seen("run-1", "0@run-1~2") == ["1@run-1~2"]
+        assert seen("run-1", "1@run-1~3") == ["2@run-1~3"], "the retry has a record of its copied steps before"
+        assert seen("run-1~3", "0@run-1") == ["1@run-1", "1@run-1~2"]
+        fourth = continuing_cause(third.id, third.provenance.caused_by)
+        start(store, "run-1~4", provenance=Provenance(caused_by=fourth))
+        assert pruned_to(store, clock) == ["run-1~4"]
+        assert list(store.processes.handle("run-1").follow("0@run-1~4", timeout_ms=0)) == []

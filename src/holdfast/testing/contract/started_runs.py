@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import msgspec
 import pytest
 
 import holdfast
@@ -55,6 +56,28 @@ class StartedRunContract(Contract):
             store.processes.complete(run_id, holdfast.processes.Completed({"text": LARGE}))
         assert woken(store) == [holdfast.processes.RunEnded(run_id, holdfast.processes.Completed({"text": LARGE}))]
         assert store.maintenance.verify().findings == ()
+
+    def test_the_end_of_a_run_comes_as_the_kind_of_the_turn_that_started_it(self, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        session.enqueue("question", kind="chat")
+        claim = store.queue.claim("chat", owner_id="w1", exclusive=True)
+        assert claim is not None
+        with session.turn(claim=claim) as turn:
+            run_id = turn.start("research")
+        store.processes.complete(run_id, holdfast.processes.Failed("no"))
+        retried = store.processes.retry(run_id).process.id
+        store.processes.complete(retried, holdfast.processes.Completed(7))
+        assert [batch.kind for batch in store.queue.list("chat")] == ["chat", "chat"]
+        assert [one.outcome for one in woken(store) if one is not None][-1] == holdfast.processes.Completed(7)
+
+    @pytest.mark.parametrize("kind", [5, " ", "a\0", "x" * 10_000])
+    def test_a_cause_that_names_no_kind_wakes_as_a_turn(self, store: BlockingStore, kind: Any) -> None:
+        cause = {"type": "turn", "session_id": "chat", "wake_kind": kind}
+        store.sessions.create("chat")
+        provenance = holdfast.processes.Provenance(caused_by=cause)
+        store.processes.start("research", id="run-1", provenance=provenance, wake_target=holdfast.Scope("chat"))
+        store.processes.complete("run-1", holdfast.processes.Completed(7))
+        assert [batch.kind for batch in store.queue.list("chat")] == ["turn"]
 
     def test_the_end_of_a_run_that_a_trigger_started_wakes_the_session_once(self, store: BlockingStore) -> None:
         store.sessions.create("chat")
@@ -147,12 +170,89 @@ class StartedRunContract(Contract):
         session = store.sessions.handle("chat")
         session.enqueue(real.items[0].payload)
         session.enqueue(real.items[0].payload, slot="exclusive")
-        session.enqueue(real.items[0].payload, source_key=real.source_key)
-        session.enqueue(real.items[0].payload, source_key="wake:1", slot="exclusive")
-        assert woken(store) == [None] * 5
+        store.queue.restore(
+            holdfast.WorkDraft(session_id="chat", payloads=[real.items[0].payload], source_key=real.source_key)
+        )
+        assert woken(store) == [None] * 4
         assert woken(store, "other") == [
             holdfast.processes.RunEnded(run_id, holdfast.processes.Completed("PAID")),
         ]
+
+    def test_work_under_the_key_of_a_wake_is_made_by_the_store_only(self, store: BlockingStore, bench: Bench) -> None:
+        with store.sessions.create("chat").turn("t") as turn:
+            run_id = turn.start("pay")
+        store.processes.complete(run_id, holdfast.processes.Failed("no money"))
+        [real] = store.queue.list("chat")
+        payload: Any = real.items[0].payload
+        outcome = '{"type":"success","value":"PAID","control":null}'
+        forged = {**payload, "wake": {**payload["wake"], "input": outcome}}
+        session = store.sessions.handle("chat")
+        work = holdfast.WorkDraft(session_id="chat", payloads=[forged], source_key=real.source_key, slot="exclusive")
+        for forge in (
+            lambda: session.enqueue(forged, source_key=real.source_key, slot="exclusive"),
+            lambda: store.queue.enqueue(work),
+            lambda: session.commit(holdfast.Commit(enqueues=[work])),
+            lambda: store.queue.enqueue(msgspec.structs.replace(work, source_key="wake:1")),
+        ):
+            with refused(bench, holdfast.InvalidRequest) as info:
+                forge()
+            assert isinstance(info.value, holdfast.InvalidRequest)
+            assert info.value.field.endswith("source_key")
+
+    def test_a_result_that_was_stored_as_artifacts_comes_with_the_end_of_its_run(self, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        parts = [("run-result", "part-1", b'{"text":'), ("run-result", "part-2", b'"long"}')]
+        for kind, ref, data in parts:
+            store.artifacts.put(kind, ref, data)
+        with session.turn("t") as turn:
+            run_id = turn.start("research")
+        stored = {"spilled": [ref for _, ref, _ in parts]}
+        store.processes.complete(run_id, holdfast.processes.Completed(control=stored))
+        claim = store.queue.claim("chat", owner_id="w1", exclusive=True)
+        with session.turn(claim=claim) as turn:
+            assert turn.ended is not None
+            assert turn.ended.outcome == holdfast.processes.Completed({"text": "long"}, control=stored)
+        with session.turn(claim=claim) as turn:
+            assert turn.replayed
+            assert turn.ended is not None
+            assert turn.ended.outcome.value == {"text": "long"}  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("control", [{"spilled": 5}, {"spilled": "x"}, {"other": ["x"]}, ["x"]])
+    def test_an_outcome_with_a_control_of_its_own_comes_as_it_is(self, store: BlockingStore, control: Any) -> None:
+        with store.sessions.create("chat").turn("t") as turn:
+            run_id = turn.start("research")
+        outcome = holdfast.processes.Completed(7, control=control)
+        store.processes.complete(run_id, outcome)
+        assert store.processes.handle(run_id).result() == 7
+        assert woken(store) == [holdfast.processes.RunEnded(run_id, outcome)]
+
+    def test_a_stored_result_that_was_deleted_is_named(self, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        with session.turn("t") as turn:
+            run_id = turn.start("research")
+        store.processes.complete(run_id, holdfast.processes.Completed(control={"spilled": ["gone"]}))
+        claim = store.queue.claim("chat", owner_id="w1", exclusive=True)
+        with session.turn(claim=claim) as turn, pytest.raises(holdfast.errors.UnknownRef, match="gone"):
+            _ = turn.ended
+
+    @pytest.mark.parametrize(
+        ("cause", "first"),
+        [
+            ({"continues": "run-1~2", "first": "run-1"}, "run-1"),
+            ({"continues": "run-1~2", "first": "payment-7"}, None),
+            ({"first": "run-1~4"}, None),
+            ({"first": 7}, None),
+            ("run-1", None),
+        ],
+    )
+    def test_the_end_of_a_chain_names_its_first_run(self, store: BlockingStore, cause: Any, first: str | None) -> None:
+        store.sessions.create("chat")
+        provenance = holdfast.processes.Provenance(caused_by=cause)
+        store.processes.start("any", id="run-1~3", wake_target=holdfast.Scope("chat"), provenance=provenance)
+        outcome = holdfast.processes.Completed(7)
+        store.processes.complete("run-1~3", outcome)
+        last = None if first is None else "run-1~3"
+        assert woken(store) == [holdfast.processes.RunEnded(first or "run-1~3", outcome, last)]
 
     @pytest.mark.parametrize(
         ("field", "draft"),
@@ -164,6 +264,7 @@ class StartedRunContract(Contract):
             ("starts[0].version", holdfast.processes.RunDraft("research", version=" ")),
             ("starts[0].due_at_ms", holdfast.processes.RunDraft("research", due_at_ms=-1)),
             ("starts[0].wake", holdfast.processes.RunDraft("research", wake=1)),  # type: ignore[arg-type]
+            ("starts[0].wake_kind", holdfast.processes.RunDraft("research", wake_kind=" ")),
             ("starts[0].recovery", holdfast.processes.RunDraft("research", recovery="never")),  # type: ignore[arg-type]
         ],
     )

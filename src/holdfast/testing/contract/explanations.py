@@ -1,0 +1,474 @@
+"""Explanations: each cause for which a session, a process or a schedule does not go on is named, with its remedy."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+import holdfast
+from holdfast.blocking import BlockingStore
+from holdfast.leases import OnProcess, OnSession
+from holdfast.maintenance import Cause, Explanation
+from holdfast.processes import (
+    Abandoned,
+    BySession,
+    Completed,
+    Engine,
+    External,
+    Failed,
+    ProcessOutcome,
+    Provenance,
+    Run,
+    SignalWait,
+)
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.testing.contract.queue import work
+from holdfast.triggers import SubscriptionDraft
+from holdfast.workers import WorkerInfo
+
+HOUR_MS = 3_600_000
+WORKER = WorkerInfo("w1", host="here", pid=7, kinds=("turn", "research"))
+
+
+def of_session(store: BlockingStore, session_id: str = "chat") -> Explanation:
+    """Explain a session."""
+    return store.maintenance.explain_session(session_id)
+
+
+def only(explanation: Explanation) -> Cause:
+    """Return the only cause."""
+    (cause,) = explanation.causes
+    return cause
+
+
+def report(store: BlockingStore, *, ttl_ms: int = HOUR_MS) -> None:
+    """Let the worker w1 be alive for that long."""
+    store.workers.heartbeat(WORKER, ttl_ms=ttl_ms)
+
+
+def enqueued(store: BlockingStore, name: str = "1", **draft: Any) -> str:
+    """Enqueue work in the session "chat" and return the id of the batch."""
+    return store.queue.enqueue(work(name, session_id="chat", **draft)).batch_id
+
+
+def named(store: BlockingStore) -> dict[str, tuple[str, ...]]:
+    """Return the concerns that name ids, without those about the settings of the test's own server."""
+    return {one.name: one.ids for one in store.maintenance.diagnose(integrity=False).concerns if one.ids}
+
+
+class ExplanationContract(Contract):
+    """`store.maintenance.explain_*`, `store.queue.release`, `store.leases.revoke`, `store.triggers.redeliver`."""
+
+    # Sessions.
+
+    def test_a_session_without_work_is_idle(self, store: BlockingStore, bench: Bench) -> None:
+        store.sessions.create("chat")
+        before = bench.dump()
+        said = of_session(store)
+        assert (said.subject, said.id, said.standing, said.ok) == ("session", "chat", "idle", True)
+        assert only(said).name == "no-work"
+        assert bench.dump() == before, "an explanation changes nothing"
+
+    def test_work_without_a_worker_for_its_kind_is_stuck_until_one_reports(self, store: BlockingStore) -> None:
+        batch_id = enqueued(store)
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing, cause.subject_id) == ("no-worker", "stuck", batch_id)
+        assert "no worker is alive" in cause.problem
+        store.workers.heartbeat(WorkerInfo("w2", host="here", pid=8, kinds=("mail",)), ttl_ms=HOUR_MS)
+        assert "the live ones handle mail" in only(of_session(store)).problem
+        report(store)
+        assert only(of_session(store)).name == "unclaimed"
+        assert of_session(store).ok
+
+    def test_the_holder_of_a_claim_is_named_and_a_dead_one_is_told_apart(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        report(store, ttl_ms=1_000)
+        batch_id = enqueued(store)
+        began_ms = clock.now_ms()
+        claim = store.queue.claim("chat", owner_id="w1", ttl_ms=HOUR_MS)
+        assert claim is not None
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing, cause.remedy) == ("claimed", "works", ())
+        assert (cause.since_ms, cause.attempt, cause.next_at_ms) == (began_ms, 1, began_ms + HOUR_MS)
+        holder = cause.holder
+        assert holder is not None
+        assert (holder.owner_id, holder.host, holder.pid, holder.is_alive) == ("w1", "here", 7, True)
+        clock.advance(1_000)
+        said = of_session(store)
+        cause = only(said)
+        assert (cause.name, said.standing) == ("claim-of-a-dead-worker", "stuck")
+        assert cause.remedy == ("queue", "release", "chat", batch_id)
+        assert cause.holder is not None
+        assert (cause.holder.is_alive, cause.holder.heartbeat_at_ms) == (False, began_ms)
+        assert [one.batch_id for one in store.queue.release("chat", batch_id)] == [batch_id]
+        assert only(of_session(store)).name == "no-worker"
+        with refused(bench, holdfast.ClaimLost):
+            store.queue.complete(claim)
+        retaken = store.queue.claim("chat", owner_id="w2")
+        assert retaken is not None
+        assert retaken.batches[0].attempts == 2, "the attempt of the lost claim counts"
+
+    def test_a_claim_of_a_dead_worker_that_ends_soon_only_waits(self, store: BlockingStore, clock: ManualClock) -> None:
+        report(store, ttl_ms=1_000)
+        enqueued(store)
+        store.queue.claim("chat", owner_id="w1", ttl_ms=30_000)
+        clock.advance(1_000)
+        assert of_session(store).standing == "waits"
+
+    def test_an_owner_that_never_reported_may_be_released(self, store: BlockingStore) -> None:
+        batch_id = enqueued(store)
+        store.queue.claim("chat", owner_id="my-own-loop")
+        cause = only(of_session(store))
+        assert (cause.name, cause.remedy) == ("claimed", ("queue", "release", "chat", batch_id))
+        assert cause.holder is not None
+        assert cause.holder.is_alive is None
+
+    def test_work_behind_an_exclusive_claim_names_it(self, store: BlockingStore) -> None:
+        report(store)
+        first = enqueued(store)
+        claim = store.queue.claim("chat", owner_id="w1", exclusive=True)
+        assert claim is not None
+        enqueued(store, "2")
+        enqueued(store, "3")
+        said = of_session(store)
+        assert [one.name for one in said.causes] == ["claimed", "behind-an-exclusive-claim"]
+        assert said.causes[1].problem == f"2 batches wait behind the exclusive claim on {first!r}"
+        assert said.causes[1].next_at_ms == claim.expires_at_ms
+
+    def test_work_behind_an_earlier_batch_names_it(self, store: BlockingStore) -> None:
+        report(store)
+        first = enqueued(store)
+        enqueued(store, "2")
+        said = of_session(store)
+        assert [one.name for one in said.causes] == ["unclaimed", "behind-an-earlier-batch"]
+        assert said.causes[1].problem == f"1 batch waits behind batch {first!r}"
+
+    def test_work_that_is_not_available_yet_says_when(self, store: BlockingStore, clock: ManualClock) -> None:
+        report(store)
+        enqueued(store, available_at_ms=clock.now_ms() + 5_000)
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing, cause.next_at_ms) == ("not-available-yet", "waits", clock.now_ms() + 5_000)
+        clock.advance(5_000)
+        assert only(of_session(store)).name == "unclaimed"
+
+    def test_work_in_back_off_shows_the_error_and_the_next_attempt(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        report(store)
+        batch_id = enqueued(store)
+        claim = store.queue.claim("chat", owner_id="w1")
+        assert claim is not None
+        store.queue.fail(claim, "no answer", retry_in_ms=5_000)
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing, cause.attempt, cause.error) == ("retrying", "waits", 1, "no answer")
+        assert (cause.subject_id, cause.next_at_ms) == (batch_id, clock.now_ms() + 5_000)
+
+    def test_work_that_shared_claims_may_take_before_the_first_is_named(self, store: BlockingStore) -> None:
+        report(store)
+        enqueued(store)
+        claim = store.queue.claim("chat", owner_id="w1")
+        assert claim is not None
+        store.queue.fail(claim, "no answer", retry_in_ms=5_000)
+        second = enqueued(store, "2")
+        said = of_session(store)
+        assert [one.name for one in said.causes] == ["retrying", "behind-an-earlier-batch", "unclaimed"]
+        assert said.causes[2].subject_id == second
+
+    def test_a_limit_of_one_kind_says_nothing_of_another(self, store: BlockingStore) -> None:
+        report(store)
+        store.queue.set_limit("mail", at_once=1)
+        enqueued(store)
+        enqueued(store, "2", kind="mail")
+        assert [one.name for one in of_session(store).causes] == ["unclaimed", "behind-an-earlier-batch"]
+
+    def test_a_dead_letter_is_retried_with_its_remedy(self, store: BlockingStore) -> None:
+        report(store)
+        batch_id = enqueued(store)
+        claim = store.queue.claim("chat", owner_id="w1")
+        assert claim is not None
+        store.queue.fail(claim, "no answer", retry_in_ms=None)
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing, cause.error) == ("dead-letter", "stuck", "no answer")
+        assert cause.remedy == ("queue", "retry", "chat", batch_id)
+        store.queue.retry("chat", batch_id)
+        assert only(of_session(store)).name == "unclaimed"
+
+    def test_a_lease_on_the_session_names_its_holder_and_can_be_revoked(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        report(store)
+        enqueued(store)
+        lease = store.leases.claim(OnSession("chat"), owner_id="me", ttl_ms=HOUR_MS)
+        said = of_session(store)
+        assert [one.name for one in said.causes] == ["session-lease-held", "unclaimed"]
+        cause = said.causes[0]
+        assert cause.remedy == ("leases", "release", "--session", "chat")
+        assert cause.holder is not None
+        assert (cause.holder.owner_id, cause.next_at_ms) == ("me", clock.now_ms() + HOUR_MS)
+        revoked = store.leases.revoke(OnSession("chat"))
+        assert revoked is not None
+        assert revoked.owner_id == "me"
+        assert store.leases.revoke(OnSession("chat")) is None
+        with refused(bench, holdfast.LeaseLost):
+            store.leases.renew(lease)
+        assert only(of_session(store)).name == "unclaimed"
+        assert store.queue.claim_next(owner_id="w1") is not None, "claims of any session's work see it, too"
+
+    def test_pauses_of_a_session_and_of_a_kind_are_told_apart(self, store: BlockingStore) -> None:
+        report(store)
+        enqueued(store)
+        store.sessions.handle("chat").pause()
+        cause = of_session(store).causes[0]
+        assert (cause.name, cause.standing, cause.remedy) == (
+            "session-paused",
+            "stuck",
+            ("sessions", "resume", "chat"),
+        )
+        store.sessions.handle("chat").resume()
+        store.queue.pause("turn")
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing, cause.remedy) == ("kind-paused", "stuck", ("queue", "resume", "turn"))
+
+    def test_a_full_limit_says_when_a_slot_is_free_and_a_released_claim_frees_it(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        report(store)
+        store.queue.set_limit("turn", at_once=1)
+        other = store.queue.enqueue(work("other", session_id="other"))
+        store.queue.claim("other", owner_id="w1", ttl_ms=HOUR_MS)
+        enqueued(store)
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing) == ("limit-reached", "waits")
+        assert cause.next_at_ms == clock.now_ms() + HOUR_MS
+        assert store.queue.claim_next(owner_id="w2") is None
+        store.queue.release("other", other.batch_id)
+        assert store.queue.claim("chat", owner_id="w2") is not None, "the slot of the released claim is free"
+
+    def test_the_slots_of_a_dead_worker_are_free_once_it_is_released(self, store: BlockingStore) -> None:
+        store.queue.set_limit("turn", at_once=1)
+        enqueued(store)
+        assert store.queue.claim_next(owner_id="w1", ttl_ms=HOUR_MS) is not None
+        store.workers.release("w1")
+        assert store.queue.claim_next(owner_id="w2") is not None
+
+    def test_an_undelivered_trigger_of_a_session_is_found_and_redelivered(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        store.sessions.create("chat")
+        registrant = BySession(holdfast.Scope("chat"))
+        for who in (registrant, holdfast.processes.Host()):
+            store.triggers.subscribe(
+                SubscriptionDraft(source_type="cron", source_key="daily", target=Run("research"), registrant=who)
+            )
+        fired = store.triggers.emit("cron", "daily", idempotency_key="1")
+        [own] = [one for one in fired.deliveries if one.subscription.draft.registrant == registrant]
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing, cause.subject_id) == ("undelivered", "stuck", own.process_id)
+        assert (cause.since_ms, cause.remedy) == (clock.now_ms(), ("triggers", "redeliver", own.process_id))
+        assert only(store.maintenance.explain_process(own.process_id)).name == "undelivered"
+        assert store.triggers.redeliver(own.process_id).status == "running"
+        assert store.triggers.redeliver(own.process_id).status == "running", "idempotent"
+        assert only(of_session(store)).name == "process-no-worker", "the process that it started waits for a worker"
+        assert only(store.maintenance.explain_process(own.process_id)).name == "no-worker"
+
+    def test_the_deliveries_of_a_session_are_found_among_many(self, store: BlockingStore) -> None:
+        store.sessions.create("chat")
+        registrant = BySession(holdfast.Scope("chat"))
+        for number in range(36):
+            who = registrant if number >= 24 else holdfast.processes.Host()
+            store.triggers.subscribe(
+                SubscriptionDraft(source_type="cron", source_key="daily", target=Run("research"), registrant=who)
+            )
+        store.triggers.emit("cron", "daily", idempotency_key="1")
+        causes = of_session(store).causes
+        assert [one.name for one in causes] == ["undelivered"] * 10, "the first ten of twelve are named"
+
+    def test_processes_that_a_session_started_are_named(self, store: BlockingStore) -> None:
+        store.sessions.create("chat")
+        provenance = Provenance(BySession(holdfast.Scope("chat")))
+        store.processes.start("research", id="r1", provenance=provenance)
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing, cause.subject_id) == ("process-no-worker", "stuck", "r1")
+
+    # Processes.
+
+    def test_a_run_of_a_paused_kind_says_so_once_it_is_due(self, store: BlockingStore, clock: ManualClock) -> None:
+        report(store, ttl_ms=3 * HOUR_MS)
+        store.processes.start("research", id="r1", due_at_ms=clock.now_ms() + 9_000)
+        store.queue.pause("research")
+        explain = partial(store.maintenance.explain_process, "r1")
+        assert only(explain()).name == "sleeping"
+        clock.advance(HOUR_MS)
+        cause = only(explain())
+        assert (cause.name, cause.standing, cause.remedy) == ("kind-paused", "stuck", ("queue", "resume", "research"))
+        assert "unclaimed-runs" not in named(store), "another worker would not help"
+        store.queue.resume("research")
+        assert only(explain()).name == "unclaimed"
+        assert named(store)["unclaimed-runs"] == ("r1",)
+
+    def test_a_run_says_what_it_waits_for(self, store: BlockingStore, clock: ManualClock) -> None:
+        report(store, ttl_ms=3 * HOUR_MS)
+        store.processes.start("research", id="r1")
+        explain = partial(store.maintenance.explain_process, "r1")
+        assert only(explain()).name == "unclaimed"
+        claim = store.processes.claim_next(owner_id="w1", ttl_ms=HOUR_MS)
+        assert claim is not None
+        cause = only(explain())
+        assert (cause.name, cause.standing, cause.attempt) == ("running", "works", 1)
+        store.processes.retry_later(claim.lease, "no answer", retry_in_ms=2_000)
+        cause = only(explain())
+        assert (cause.name, cause.error, cause.next_at_ms) == ("retrying", "no answer", clock.now_ms() + 2_000)
+        clock.advance(2_000)
+        claim = store.processes.claim_next(owner_id="w1", ttl_ms=HOUR_MS)
+        assert claim is not None
+        store.processes.suspend(claim.lease, seen=0, due_at_ms=clock.now_ms() + 9_000)
+        cause = only(explain())
+        assert (cause.name, cause.next_at_ms) == ("sleeping", clock.now_ms() + 9_000)
+        clock.advance(9_000)
+        claim = store.processes.claim_next(owner_id="w1", ttl_ms=HOUR_MS)
+        assert claim is not None
+        store.processes.suspend(claim.lease, seen=0, due_at_ms=clock.now_ms() + 9_000, error="step 'plan' is another")
+        cause = only(explain())
+        assert (cause.name, cause.standing, cause.error) == ("code-changed", "stuck", "step 'plan' is another")
+        assert cause.next_at_ms == clock.now_ms() + 9_000
+        clock.advance(9_000)
+        claim = store.processes.claim_next(owner_id="w1", ttl_ms=HOUR_MS)
+        assert claim is not None
+        store.processes.suspend(claim.lease, seen=0, wait=SignalWait("approve", ordinal=1))
+        said = explain()
+        cause = only(said)
+        assert (said.standing, cause.name) == ("waits", "waits-for-a-signal")
+        assert cause.remedy == ("processes", "signal", "r1", "approve")
+        store.events.signal("r1", "approve")
+        assert only(explain()).name == "unclaimed"
+
+    def test_a_run_of_a_dead_worker_can_be_taken_over_after_its_lease_was_revoked(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        report(store, ttl_ms=1_000)
+        store.processes.start("research", id="r1")
+        store.processes.claim_next(owner_id="w1", ttl_ms=HOUR_MS)
+        clock.advance(1_000)
+        cause = only(store.maintenance.explain_process("r1"))
+        assert (cause.name, cause.standing) == ("lease-of-a-dead-worker", "stuck")
+        assert cause.remedy == ("leases", "release", "--process", "r1")
+        assert store.leases.revoke(OnProcess("r1")) is not None
+        claim = store.processes.claim_next(owner_id="w2")
+        assert claim is not None
+        assert (claim.process.id, claim.takeover) == ("r1", True)
+
+    def test_ends_are_told_apart(self, store: BlockingStore) -> None:
+        names: dict[str, tuple[str, str]] = {}
+        ends: tuple[ProcessOutcome, ...] = (Completed(1), Failed("broken"), Abandoned("gone"))
+        for number, outcome in enumerate(ends):
+            store.processes.start("research", id=f"r{number}")
+            store.processes.complete(f"r{number}", outcome)
+            said = store.maintenance.explain_process(f"r{number}")
+            names[only(said).name] = (said.standing, only(said).error or "")
+        assert names == {
+            "completed": ("idle", ""),
+            "failed": ("stuck", "broken"),
+            "abandoned": ("stuck", "gone"),
+        }
+
+    def test_a_run_that_goes_on_under_another_id_names_it(self, store: BlockingStore) -> None:
+        store.processes.start("research", id="r1")
+        store.processes.complete("r1", Completed(None, {"continued_as": "r1~2"}))
+        cause = only(store.maintenance.explain_process("r1"))
+        assert (cause.name, cause.standing, cause.subject_id) == ("continued", "idle", "r1~2")
+        assert cause.remedy == ("why", "r1~2")
+
+    def test_a_run_that_waits_for_its_child_says_so(self, store: BlockingStore, clock: ManualClock) -> None:
+        store.processes.start("research", id="r1")
+        claim = store.processes.claim_next(owner_id="w1")
+        assert claim is not None
+        until_ms = clock.now_ms() + 1_000
+        store.processes.suspend(claim.lease, seen=0, due_at_ms=until_ms, wait=SignalWait("holdfast-child", ordinal=1))
+        cause = only(store.maintenance.explain_process("r1"))
+        assert (cause.name, cause.next_at_ms, cause.remedy) == ("waits-for-a-child", until_ms, ("runs", "show", "r1"))
+
+    def test_a_process_of_the_host_without_a_holder_waits_for_the_host(self, store: BlockingStore) -> None:
+        store.processes.register(holdfast.ProcessRegistration("p1", Engine("lua"), env_ref="env"))
+        assert only(store.maintenance.explain_process("p1")).name == "no-holder"
+        store.leases.claim(OnProcess("p1"), owner_id="host")
+        assert only(store.maintenance.explain_process("p1")).name == "running"
+        revoked = store.leases.revoke(OnProcess("p1"))
+        assert revoked is not None
+        assert revoked.owner_id == "host"
+
+    def test_an_external_process_works_outside(self, store: BlockingStore) -> None:
+        store.processes.register(holdfast.ProcessRegistration("build-7", External()))
+        cause = only(store.maintenance.explain_process("build-7"))
+        assert (cause.name, cause.standing) == ("external", "works")
+
+    # Schedules.
+
+    def test_a_schedule_says_that_it_is_paused_or_when_it_fires(self, store: BlockingStore, clock: ManualClock) -> None:
+        made = store.schedules.put("nightly", "0 3 * * *", run=Run("research"))
+        explain = partial(store.maintenance.explain_schedule, "nightly")
+        cause = only(explain())
+        assert (cause.name, cause.next_at_ms) == ("next-tick", made.next_tick_ms)
+        store.schedules.pause("nightly")
+        cause = only(explain())
+        assert (cause.name, cause.standing) == ("schedule-paused", "stuck")
+        assert cause.remedy == ("schedules", "resume", "nightly")
+        store.schedules.resume("nightly")
+        clock.advance(25 * HOUR_MS)
+        assert only(explain()).name == "no-worker", "a tick is due, and no worker is alive"
+
+    def test_a_tick_that_started_nothing_shows_its_error(self, store: BlockingStore, clock: ManualClock) -> None:
+        with holdfast.open_blocking("memory:", clock=clock) as other:
+            made = other.schedules.put("nightly", "0 3 * * *", run=Run("research"))
+        store.schedules.restore(replace(made, failure="no such session"))
+        said = store.maintenance.explain_schedule("nightly")
+        assert [(one.name, one.error) for one in said.causes] == [
+            ("tick-failed", "no such session"),
+            ("next-tick", None),
+        ]
+        assert said.causes[0].remedy == ("schedules", "run", "nightly")
+
+    # The whole store.
+
+    def test_a_diagnosis_names_what_is_stuck(self, store: BlockingStore, clock: ManualClock) -> None:
+        report(store, ttl_ms=1_000)
+        enqueued(store)
+        store.queue.claim("chat", owner_id="w1", ttl_ms=HOUR_MS)
+        store.processes.start("research", id="r1")
+        store.processes.claim_next(owner_id="w1", ttl_ms=HOUR_MS)
+        store.queue.enqueue(work("dead", session_id="mail"))
+        claim = store.queue.claim("mail", owner_id="w2")
+        assert claim is not None
+        store.queue.fail(claim, "no answer", retry_in_ms=None)
+        assert named(store) == {"dead-letters": ("mail",)}
+        store.workers.heartbeat(WorkerInfo("w3", host="here", pid=9), ttl_ms=1)
+        store.processes.start("research", id="r2")
+        store.queue.enqueue(work("old", session_id="old"))
+        store.triggers.subscribe(SubscriptionDraft(source_type="cron", source_key="daily", target=Run("research")))
+        (delivery,) = store.triggers.emit("cron", "daily", idempotency_key="1").deliveries
+        clock.advance(5 * 60_000 + 1)
+        assert named(store) == {
+            "undelivered": (delivery.process_id,),
+            "old-work": ("old",),
+            "dead-workers": ("chat", "r1"),
+            "dead-letters": ("mail",),
+            "unclaimed-runs": ("r2",),
+        }
+
+    # Bad input.
+
+    def test_names_of_what_does_not_exist_are_refused(self, store: BlockingStore, bench: Bench) -> None:
+        with refused(bench, holdfast.UnknownSession):
+            store.maintenance.explain_session("nobody")
+        with refused(bench, holdfast.UnknownProcess):
+            store.maintenance.explain_process("nobody")
+        with refused(bench, holdfast.errors.UnknownSchedule):
+            store.maintenance.explain_schedule("nobody")
+        with refused(bench, holdfast.UnknownProcess):
+            store.triggers.redeliver("nobody")
+        assert store.queue.release("nobody", "b1") == ()
+        assert store.leases.revoke(OnSession("nobody")) is None
+        assert store.leases.revoke(OnProcess("nobody")) is None
