@@ -165,9 +165,13 @@ def test_the_report_tells_what_was_reached_skipped_noticed_and_violated() -> Non
     bad = Result("wakes", "sqlite", ("I8",), "waits", 9, 9, 1, (Violation(7, ("I8: slept",)),), None, 1.0)
     few = Result("flips", "sqlite", ("I9",), "flips", 10_000, 400, 1, (), None, 1.0)
     skipped = Result("power-loss", "postgres", ("I1",), "images", 0, 0, 0, (), "it does not apply", 0.0)
-    page = reliability().page(
-        [good, bad, few, skipped], "18.1", 42, 3.0, ["wake_lost-wakes"], ["fence_at_least (failed)"]
-    )
+    tool = reliability()
+    rows = (good, bad, few, skipped)
+    bugs = (("wake_lost-wakes",), ("fence_at_least (failed)",))
+    report = tool.Report(rows, "18.1", 42, 3.0, *bugs, "c0ffee", "2026-01-02", ("flips on SQLite, at `beef`",))
+    page = tool.page(report)
+    assert "Run on 2026-01-02 at commit `c0ffee`: 3 minutes, seed 42." in page
+    assert "Run again, once what it found was mended: flips on SQLite, at `beef`." in page
     assert "| kill-writer | SQLite | I1 I2 | 300 of 500 kills | 30 | 0 | 1.0e-01 |" in page
     assert "| wakes | SQLite | I8 | 9 of 9 waits | 1 | 1 | - |" in page
     assert "| flips | SQLite | I9 | 400 of 10,000 flips | 1 | 0 | - |" in page
@@ -178,6 +182,26 @@ def test_the_report_tells_what_was_reached_skipped_noticed_and_violated() -> Non
     assert "- wake_lost-wakes" in page
     assert "**NOT noticed: fence_at_least (failed)**" in page
     assert "## What they found" in page
+
+
+def test_only_violated_rows_are_repeated(tmp_path: Path) -> None:
+    tool = reliability()
+    name = "clock that goes backwards"
+    held = Result("kill-writer", "sqlite", ("I1",), "kills", 500, 300, 30, (), None, 1.0)
+    slept = Result(
+        "close-under-waiter", "sqlite", ("I9",), "runs", 50, 1, 1, (Violation(7, ("I9: slept",)),), None, 1.0
+    )
+    stepped = Result(name, "both", ("I5",), "tests", 3, 3, 1, (Violation(7, ("I5: early",)),), None, 1.0)
+    kept = tool.Report((held, slept, stepped), "none", 42, 3.0, ("a bug",), (), "c0ffee", "2026-01-02")
+    again = tool.run_again(tmp_path, kept, None)
+    assert [(one.fault, one.cases, one.passed) for one in again.results] == [
+        ("kill-writer", 300, True),
+        ("close-under-waiter", 1, True),
+        (name, 3, True),
+    ]
+    assert again.results[1].wanted == 50
+    assert (again.commit, again.caught, again.violated) == ("c0ffee", ("a bug",), ())
+    assert [note.split(",")[0] for note in again.again] == ["close-under-waiter on SQLite", f"{name} on both"]
 
 
 def test_every_row_of_the_programme_is_run_or_named() -> None:

@@ -49,6 +49,7 @@ PLANTED = [
     ("callers_transaction_committed", "within-crash", "sqlite", None, 10),
     ("commit_not_awaited", "worker-server-crash", "postgres", None, 12),
     ("turns_claimed_like_jobs", "kill-worker", "sqlite", "I6", 20),
+    ("steps_returned_before_their_record", "kill-worker", "sqlite", "I6", 40),
     ("calls_cut_off_by_a_shutdown", "restart-workers", "sqlite", "I6", 80),
     ("a_failed_attempt_for_each_shutdown", "restart-workers", "sqlite", "I6", 80),
     ("clock_of_the_client", "worker-clocks", "postgres", "I6", 20),
@@ -56,6 +57,7 @@ PLANTED = [
 IN_WORKERS_ALONE = {
     "settled_by_whichever_claim",
     "turns_claimed_like_jobs",
+    "steps_returned_before_their_record",
     "calls_cut_off_by_a_shutdown",
     "a_failed_attempt_for_each_shutdown",
     "clock_of_the_client",

@@ -25,6 +25,7 @@ from holdfast.torture.wakes import WAKES
 from holdfast.torture.within import WITHIN_CRASH
 from holdfast.torture.worker_faults import (
     CRASHED_WORKER,
+    CROWDED_WORKER,
     FAILED_OVER_WORKER,
     KILLED_WORKER,
     POOLED_WORKER,
@@ -64,6 +65,7 @@ FAULTS: tuple[Fault, ...] = (
     SKEWED_WORKER,
     RESTARTED_WORKER,
     CRASHED_WORKER,
+    CROWDED_WORKER,
     FAILED_OVER_WORKER,
     POOLED_WORKER,
 )

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 import holdfast
+from holdfast.torture import agents
 from holdfast.torture.checkers.pools import Called
 from holdfast.torture.children import Port
 from holdfast.torture.places import Place
@@ -69,6 +70,11 @@ class Notes:
         self.add(Note(piece_id, claim.fence, attempt, time.monotonic_ns()))
 
 
+def drawn_beside(path: Path) -> Path:
+    """Return the file for the notes of agents, beside that of the other notes."""
+    return path.with_name(f"{path.name}-agents")
+
+
 def read_notes(path: Path) -> list[Note]:
     """Return all notes of a pool."""
     if not path.exists():
@@ -95,6 +101,7 @@ def serve(port: Port, place: Place, path: Path, terms: Terms) -> None:
         _set_clock(terms.skew_s)
     notes = Notes(path)
     worker = made(place, notes, terms)
+    agents.register(worker, drawn_beside(path), lambda: random.uniform(0, terms.longest_s))  # noqa: S311 - spreads kills
     port.send("ready")
     while True:
         try:
@@ -108,7 +115,7 @@ def serve(port: Port, place: Place, path: Path, terms: Terms) -> None:
 
 
 def made(place: Place, notes: Notes, terms: Terms) -> holdfast.Worker:
-    """Return a worker for turns, jobs and runs."""
+    """Return a worker for turns, jobs and plain runs."""
     worker = holdfast.Worker(
         place.url,
         options=place.options,

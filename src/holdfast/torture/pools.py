@@ -16,10 +16,11 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 import holdfast
+from holdfast.torture.agents import Agents
 from holdfast.torture.checkers.pools import Called, Ended, Piece, Shape, check_pool
 from holdfast.torture.children import PATIENCE_S, Child
 from holdfast.torture.places import Place
-from holdfast.torture.pool_worker import MAIL, RESEARCH, STEPS, Note, Terms, calls_in, read_notes, serve
+from holdfast.torture.pool_worker import MAIL, RESEARCH, STEPS, Note, Terms, calls_in, drawn_beside, read_notes, serve
 from holdfast.torture.soundness import unsound
 
 T = TypeVar("T")
@@ -28,8 +29,8 @@ CHATS, POSTS = 4, 2
 """Sessions of turns, and of jobs."""
 IN_THE_WAY_MS = 200
 """Time that a call waits for a lock that a stopped worker may hold, before that worker may be resumed."""
-SHAPES: Sequence[Shape] = ("turn", "turn", "job", "job", "job", "run")
-"""Shapes of the pieces, as often as each is given."""
+SHAPES: Sequence[Shape | None] = ("turn", "turn", "job", "job", "job", "run", None)
+"""Shapes of the pieces, as often as each is given. None stands for an agent."""
 
 
 class Pool:
@@ -46,6 +47,7 @@ class Pool:
         self._batches: dict[str, str] = {}
         self.pieces: list[Piece] = []
         self.store = place.impatient(IN_THE_WAY_MS).open()
+        self.agents = Agents(self.store, drawn_beside(notes), dice, self._again)
         self.workers = [self._begun() for _ in range(size)]
         for worker in self.workers:
             worker.hear()
@@ -62,6 +64,10 @@ class Pool:
         """Give the pool pieces of work, of any shape, to sessions at random."""
         for _ in range(count):
             shape = self._dice.choice(SHAPES)
+            self.agents.go_on()
+            if shape is None:
+                self.agents.give()
+                continue
             number = self._dice.randrange(POSTS if shape == "job" else CHATS)
             self._give(f"{shape}-{len(self.pieces)}", shape, f"{'post' if shape == 'job' else 'chat'}-{number}")
 
@@ -118,6 +124,9 @@ class Pool:
         while self._stopped:
             self.resume_due()
             time.sleep(0.01)
+        self.agents.go_on(to_the_end=True)
+        with suppress(holdfast.WaitTimeout):
+            self.agents.wait(lambda: max(1, int(1000 * (deadline_s - time.monotonic()))))
 
     def _wait_for(self, piece: Piece, deadline_s: float) -> None:
         while True:
@@ -209,7 +218,7 @@ class Pool:
         """Return the problems of the pool, of the logs of its runs, and of the store."""
         wrong = check_pool(self.pieces, self.calls(), self.ends(), self.paths())
         wrong += [problem for piece in self.pieces if piece.shape == "run" for problem in self._steps_of(piece)]
-        return [*(f"I6: {one}" for one in wrong), *unsound(self.store)]
+        return [*(f"I6: {one}" for one in [*wrong, *self.agents.judge()]), *unsound(self.store)]
 
     def _steps_of(self, piece: Piece) -> Iterator[str]:
         payloads: list[Any] = [

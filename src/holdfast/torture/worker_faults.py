@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 
 from holdfast.torture import crashes, failover, poolers
@@ -33,6 +34,9 @@ GRACE = Terms(lease_s=40, grace_s=20)
 MOST_NS = int(GRACE.grace_s * 1e9)
 
 CRASHED_POOL, CRASHES_A_POOL = 3, 2
+FILLS_A_POOL, FULL_S = 3, 0.4
+SMALLEST_BYTES, LARGEST_BYTES = 40_000, 1_000_000
+"""From less than the store has when it is made to more than it gets."""
 
 
 def kill_workers(scratch: Scratch, seed: int) -> Ran:
@@ -104,6 +108,30 @@ def crash_server(scratch: Scratch, seed: int) -> Ran:
         return Ran(CRASHES_A_POOL, tuple(pool.judge()))
 
 
+def fill_disk(scratch: Scratch, seed: int) -> Ran:
+    """Let the files of workers grow no more, at some size, and then give them room again."""
+    import resource
+
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    place = scratch.fresh().unsynced()
+    with Pool(place, scratch.file("notes"), dice, CRASHED_POOL, Terms(lease_s=2)) as pool:
+        for _ in range(FILLS_A_POOL):
+            pool.give(PIECES_A_KILL)
+            most_bytes = dice.randrange(SMALLEST_BYTES, LARGEST_BYTES)
+            for size in (most_bytes, resource.RLIM_INFINITY):
+                for worker in pool.workers:
+                    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+                time.sleep(dice.uniform(0, FULL_S))  # for a random time
+        pool.wait()
+        pool.end()
+        return Ran(FILLS_A_POOL, tuple(pool.judge()))
+
+
+def no_limits(_: Scratch) -> str | None:
+    """Return why the disk of a worker cannot be filled here: another process must be able to limit its files."""
+    return None if sys.platform == "linux" else "only Linux limits the files of another process"
+
+
 def fail_over(scratch: Scratch, seed: int) -> Ran:
     """Kill a primary under a pool of workers, and promote its synchronous standby."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
@@ -133,7 +161,7 @@ def kill_pooled(scratch: Scratch, seed: int) -> Ran:
 
 KILLED_WORKER = Fault(
     "kill-worker",
-    "kill -9 of workers, and SIGSTOP until their claims have expired, under turns, jobs and runs",
+    "kill -9 of workers, and SIGSTOP until their claims have expired, under turns, jobs, runs and agents",
     ("I5", "I6", "I10"),
     {"sqlite": Numbers(5, 2_000), "postgres": Numbers(5, 2_000)},
     kill_workers,
@@ -166,6 +194,16 @@ CRASHED_WORKER = Fault(
     crash_server,
     unit="crashes",
     obstacle=no_server,
+)
+
+CROWDED_WORKER = Fault(
+    "worker-disk-full",
+    "the file system takes no more of workers at some size, and then has room again",
+    ("I5", "I6", "I10"),
+    {"sqlite": Numbers(3, 200)},
+    fill_disk,
+    unit="sizes",
+    obstacle=no_limits,
 )
 
 FAILED_OVER_WORKER = Fault(

@@ -34,6 +34,7 @@ from holdfast.store.context import Context
 from holdfast.torture import workers
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.running import Runner
+from holdfast.worker.steps import StepCall
 from holdfast.worker.work import Work
 
 Set = Callable[[Any, str, Any], None]
@@ -394,3 +395,21 @@ def clock_of_the_client(put: Set) -> None:
         right(self, address, connections, options, clock or SystemClock(), thread)
 
     put(PostgresBackend, "__init__", init)
+
+
+def steps_returned_before_their_record(put: Set) -> None:
+    """The result of a step is returned at once, and recorded a moment later."""
+    right = StepCall.record
+    late: set[asyncio.Task[Any]] = set()
+
+    async def record(self: Any, document: Any, began_s: float) -> Any:
+        async def later() -> None:
+            await asyncio.sleep(0.05)
+            await right(self, document, began_s)
+
+        task = asyncio.create_task(later())
+        late.add(task)
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        return document
+
+    put(StepCall, "record", record)
