@@ -1,0 +1,289 @@
+"""Each page of the inspector shows its facts, and shows hostile text as text."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from tests.inspector.conftest import HOST, HOSTILE, SESSION, TOKEN
+
+import holdfast
+from holdfast.inspector import inspector, pulse, searching, views
+from holdfast.inspector.app import PAGES
+
+ADDRESSES: dict[str, dict[str, str]] = {
+    "/": {},
+    "/sessions": {},
+    "/session": {"id": SESSION},
+    "/tree": {"id": SESSION},
+    "/node": {"id": SESSION, "node": "turn-1/0"},
+    "/processes": {},
+    "/process": {"id": "run <i>"},
+    "/queue": {},
+    "/triggers": {},
+    "/why": {"id": SESSION},
+}
+
+
+def test_every_page_is_tried() -> None:
+    assert set(ADDRESSES) == set(PAGES)
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+def test_a_page_shows_hostile_text_as_text(client: Any, path: str) -> None:
+    answer = client.get(path, params=ADDRESSES[path])
+    assert answer.status_code == 200, answer.text
+    assert "<script>alert" not in answer.text
+    assert "<i>" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert re.findall(r"<script(?![^>]* src=)", answer.text) == [], "no script stands in a page"
+
+
+def test_a_session_reads_like_a_conversation(client: Any) -> None:
+    text = client.get("/session", params={"id": SESSION}).text
+    assert text.count("role-user") == 2
+    assert text.count("role-assistant") == 2
+    assert "dead-letter" in text
+    assert "revision 2 · 4 nodes" in text
+    assert "&#34;turn&#34;: 2" in text, "the state, and what the turn changed"
+    assert "fork" in text
+
+
+def test_time_travel_shows_the_session_as_it_was(client: Any) -> None:
+    text = client.get("/session", params={"id": SESSION, "at": 1}).text
+    assert "as it was at revision 1" in text
+    assert text.count("role-user") == 1
+    tree = client.get("/tree", params={"id": SESSION, "at": 1}).text
+    assert "revision 1" in tree
+
+
+def test_the_overview_names_what_needs_attention(client: Any) -> None:
+    text = client.get("/").text
+    assert "dead-letters" in text
+    assert "Live workers" in text
+
+
+def test_a_long_message_is_cut_and_shown_whole_on_its_own_page(url: str, client: Any) -> None:
+    with holdfast.open_blocking(url) as store, store.sessions.create("long").turn("t") as turn:
+        turn.add({"role": "user", "content": "x" * 200_000})
+    page = client.get("/session", params={"id": "long"}).text
+    assert len(page) < 30_000
+    assert "the whole" in page
+    assert "x" * 200_000 in client.get("/node", params={"id": "long", "node": "t/0"}).text
+
+
+@pytest.mark.parametrize("path", ["/session", "/tree", "/node", "/process"])
+def test_an_unknown_id_is_not_found(client: Any, path: str) -> None:
+    answer = client.get(path, params={"id": "nobody <i>", "node": "n"})
+    assert answer.status_code == 404
+    assert "<i>" not in answer.text
+
+
+def test_a_bad_cursor_is_said(client: Any) -> None:
+    answer = client.get("/sessions", params={"after": "garbage"})
+    assert (answer.status_code, "InvalidRequest" in answer.text) == (400, True)
+
+
+def test_metrics_have_the_openmetrics_form(client: Any) -> None:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    lines = answer.text.splitlines()
+    assert lines[-1] == "# EOF"
+    assert "holdfast_sessions 2" in lines
+    assert "holdfast_workers 1" in lines
+    declared = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert set(declared) >= {line.split("{")[0].split()[0] for line in lines if not line.startswith("#")}
+
+
+def test_a_remedy_is_offered_only_if_writes_are_allowed(client: Any, writer: Any) -> None:
+    assert "<button>Do it</button>" not in client.get("/session", params={"id": SESSION}).text
+    assert "<button>Do it</button>" in writer.get("/session", params={"id": SESSION}).text
+
+
+def test_the_remedy_of_a_page_heals(url: str, writer: Any) -> None:
+    page = writer.get("/queue").text
+    form = re.search(r'<form method="post".*?</form>', page, re.DOTALL)
+    assert form is not None
+    words = [html.unescape(one) for one in re.findall(r'name="word" value="([^"]*)"', form[0])]
+    back = html.unescape(re.findall(r'name="back" value="([^"]*)"', form[0])[0])
+    answer = writer.post("/remedy", data={"word": words, "back": back}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/queue?")
+    with holdfast.open_blocking(url) as store:
+        assert len(store.queue.dead_letters()) == 0
+
+
+def test_a_failed_run_is_retried_and_both_runs_name_each_other(url: str, writer: Any) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.processes.start("research", id="failed-1")
+        store.processes.complete("failed-1", holdfast.processes.Failed("no"))
+    page = "/process?id=failed-1"
+    words = ["processes", "retry", "failed-1"]
+    assert "processes retry failed-1" in writer.get(page).text
+    answer = writer.post("/remedy", data={"word": words, "back": page}, headers={"origin": "http://testserver"})
+    assert answer.status_code == 200
+    assert 'retried as <a href="/process?id=failed-1~2"' in writer.get(page).text
+    assert 'retries <a href="/process?id=failed-1"' in writer.get("/process?id=failed-1~2").text
+
+
+def test_words_that_no_page_offers_are_refused(writer: Any) -> None:
+    for words in (["sessions", "delete", SESSION], ["queue", "retry", SESSION], [], ["queue"]):
+        assert writer.post("/remedy", data={"word": words}).status_code == 400
+
+
+def test_a_remedy_goes_back_to_a_page_of_ours_only(writer: Any) -> None:
+    for back in ("//evil.example/", "https://evil.example/", "/nowhere", ""):
+        data = {"word": ["queue", "resume", "mail <i>"], "back": back}
+        assert writer.post("/remedy", data=data, follow_redirects=False).headers["location"] == "/"
+
+
+def test_text_of_every_kind_of_payload(url: str, client: Any) -> None:
+    with holdfast.open_blocking(url) as store, store.sessions.create("kinds").turn("t") as turn:
+        for payload in ("plain", {"text": "only text"}, {"other": [1, {"deep": None}]}, [1], None, {"role": 7}):
+            turn.add(payload)
+    text = client.get("/session", params={"id": "kinds"}).text
+    for part in ("plain", "only text", "&#34;deep&#34;"):
+        assert part in text
+    assert HOSTILE not in text
+
+
+def test_the_overview_draws_the_pulse_of_the_store(url: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "LEAST_S", 0.0)
+    client.get("/")  # a rate needs two looks
+    with holdfast.open_blocking(url) as store:
+        for number in range(3):
+            store.sessions.handle(SESSION).append({"role": "user", "content": f"{number}"})
+    text = client.get("/").text
+    rates = re.findall(r"<dt>(turns|events) a second</dt><dd>([0-9.]+)</dd>", text)
+    assert [name for name, _ in rates] == ["turns", "events"]
+    assert float(rates[0][1]) > 0
+    assert len(re.findall(r'<polyline points="[0-9., ]+"', text)) == 3
+    assert " style=" not in text, "the policy forbids it"
+
+
+def test_counts_of_whole_tables_are_shared_and_taken_seldom(url: str) -> None:
+    async def counted() -> int:
+        async with holdfast.open(url) as store:
+            taken, calls = pulse.Pulse(), [0]
+            stats = store.maintenance.stats
+
+            async def counting() -> Any:
+                calls[0] += 1
+                return await stats()
+
+            monkeypatched: Any = store.maintenance
+            monkeypatched.stats = counting
+            await asyncio.gather(*(taken.stats(store) for _ in range(5)))
+            return calls[0]
+
+    assert asyncio.run(counted()) == 1
+
+
+def test_sessions_are_found_by_a_part_of_their_id_or_name(
+    url: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open_blocking(url) as store:
+        for number in range(30):
+            store.sessions.create(f"many-{number:02}", name="Ülrich <i>" if number == 29 else None, owner="ada")
+    by_name = client.get("/sessions", params={"text": "ülrich <"}).text
+    assert "many-29" in by_name
+    assert "1 found among 32 sessions." in by_name
+    assert "<i>" not in by_name
+    assert "0 found" in client.get("/sessions", params={"text": "MANY", "owner": "nobody"}).text
+    assert "1 found" in client.get("/sessions", params={"text": HOSTILE[1:9].upper()}).text, "by a part of the owner"
+    monkeypatch.setattr(searching, "SEARCHED", 10)
+    monkeypatch.setattr(searching, "SEARCH_PAGE", 10)
+    page = client.get("/sessions", params={"text": "CHAT/42"}).text
+    assert "0 found among 10 sessions; there are more to search." in page
+    seen = 1
+    while (more := re.search(r'rel="next" href="([^"]*)"', page)) is not None:
+        page = client.get(html.unescape(more[1])).text
+        seen += 1
+    assert seen == 4
+    assert ">chat/42 " in page
+
+
+def test_sessions_come_newest_change_first(url: str, client: Any) -> None:
+    with holdfast.open_blocking(url) as store:
+        for number in range(60):
+            store.sessions.create(f"many-{number:02}")
+    page = client.get("/sessions").text
+    assert re.findall(r">(many-\d\d)</a>", page) == [f"many-{number:02}" for number in range(59, 9, -1)]
+    more = re.search(r'rel="next" href="([^"]*)"', page)
+    assert more is not None
+    assert re.findall(r">(many-\d\d)</a>", client.get(html.unescape(more[1])).text)[-1] == "many-00"
+
+
+def test_sessions_are_found_by_label(url: str, client: Any) -> None:
+    with holdfast.open_blocking(url) as store:
+        for number in range(6):
+            labels = {"user": f"u{number % 2}", "place": 'my "<b>" home: here' if number == 3 else "my home"}
+            store.sessions.create(f"many-{number}", labels=labels)
+
+    def found(**query: str) -> list[str]:
+        return re.findall(r">(many-\d)</a>", client.get("/sessions", params=query).text)
+
+    assert found(text="user:u1") == ["many-5", "many-3", "many-1"]
+    assert found(text='user:u1 place:"my home"') == ["many-5", "many-1"]
+    assert found(text="user:u1 ANY-5") == ["many-5"]
+    assert found(text='"user:u1"') == []
+    assert found(text="user:u9") == []
+    page = client.get("/sessions").text
+    assert "<b>" not in page
+    links = {html.unescape(link) for link in re.findall(r'class="label" href="([^"]*)"', page)}
+    assert len(links) == 4
+    answers = [re.findall(r">(many-\d)</a>", client.get(link).text) for link in sorted(links)]
+    assert sorted("".join(one[-1] for one in answer) for answer in answers) == ["3", "420", "531", "54210"]
+    assert client.get("/sessions", params={"text": "k" * 65 + ":v"}).status_code == 400
+    assert 'class="label"' in client.get("/session", params={"id": "many-3"}).text
+
+
+def test_sessions_are_found_by_what_was_said_within_a_budget(
+    url: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open_blocking(url) as store:
+        for number in range(25):
+            store.sessions.create(f"many-{number:02}").append({"role": "user", "content": f"Say Héllo {number:02} <i>"})
+    answer = client.get("/sessions", params={"said": "say HÉLLO 20 <"}).text
+    assert re.findall(r">(many-\d\d)</a>", answer) == ["many-20"]
+    assert "1 found among 27 sessions. Searched the newest 50 messages of each." in answer
+    assert "<i>" not in answer
+    assert re.findall(r">(many-\d\d)</a>", client.get("/sessions", params={"said": "héllo", "text": "-07"}).text) == [
+        "many-07"
+    ]
+    monkeypatch.setattr(searching, "SAID_SESSIONS", 10)
+    page = client.get("/sessions", params={"said": "hello"}).text
+    assert "0 found among 10 sessions; there are more to search." in page
+    monkeypatch.setattr(searching, "SAID_SESSIONS", 200)
+    monkeypatch.setattr(searching, "SAID_S", 0.0)
+    assert "0 found among 10 sessions; there are more" in client.get("/sessions", params={"said": "hello"}).text
+
+
+def test_a_long_log_shows_its_newest_events(url: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "EVENTS", 5)
+    with holdfast.open_blocking(url) as store:
+        for number in range(8):
+            store.events.append("run <i>", "progress", {"number": number})
+    text = client.get("/process", params={"id": "run <i>"}).text
+    assert 'value="8"' in text
+    assert 'value="3"' not in text
+    assert "3 older ones are not read here" in text
+
+
+def test_a_damaged_row_is_not_the_fault_of_the_request(tmp_path: Path) -> None:
+    import apsw
+
+    file = tmp_path / "damaged.db"
+    with holdfast.open_blocking(file) as store:
+        store.processes.start("research", id="r1")
+    connection = apsw.Connection(str(file))
+    connection.execute("UPDATE processes SET body = x'00'")
+    connection.close()
+    with TestClient(inspector(str(file), token=TOKEN, hosts=[HOST])) as damaged:
+        damaged.get("/", params={"token": TOKEN})
+        answer = damaged.get("/process", params={"id": "r1"})
+    assert (answer.status_code, "Corrupt" in answer.text) == (500, True)

@@ -1,0 +1,131 @@
+"""The inspector answers only those who opened the printed address, from this machine, and writes only if allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+from tests.inspector.conftest import HOST, TOKEN
+
+import holdfast
+from holdfast.inspector import inspector
+
+PATHS = ["/", "/sessions", "/live", "/metrics", "/static/inspector.js", "/nowhere"]
+
+
+@pytest.fixture
+def url() -> str:
+    return "memory:"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_the_token_nothing_is_shown(url: str, path: str) -> None:
+    with TestClient(inspector(url, token=TOKEN, hosts=[HOST])) as client:
+        for wrong in ({}, {"token": ""}, {"token": "guess"}, {"token": TOKEN[:-1]}):
+            answer = client.get(path, params=wrong)
+            assert (answer.status_code, "token is missing" in answer.text) == (403, True)
+        client.cookies.set("holdfast-inspector", "guess")
+        assert client.get(path).status_code == 403
+
+
+def test_the_token_leaves_the_address_and_becomes_a_strict_cookie(url: str) -> None:
+    with TestClient(inspector(url, token=TOKEN, hosts=[HOST])) as client:
+        answer = client.get("/sessions", params={"token": TOKEN, "owner": "ada"}, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/sessions?owner=ada")
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert client.get("/sessions").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example", "[::1", "evil:80"]
+)
+def test_another_host_name_is_refused(url: str, host: str) -> None:
+    """A page of another site that had its name point at this machine (DNS rebinding) sends its own name."""
+    with TestClient(inspector(url, token=TOKEN)) as client:
+        answer = client.get("/", params={"token": TOKEN}, headers={"host": host})
+        assert answer.status_code == 421
+        assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8321", "localhost", "[::1]:8321"])
+def test_loopback_names_are_served(url: str, host: str) -> None:
+    with TestClient(inspector(url, token=TOKEN)) as client:
+        assert (
+            client.get("/", params={"token": TOKEN}, headers={"host": host}, follow_redirects=False).status_code == 303
+        )
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "null"},
+        {"origin": "https://evil.example"},
+        {"origin": "http://testserver.evil.example"},
+        {"origin": "http://testserver:81"},
+        {"origin": "http://testserver", "sec-fetch-site": "cross-site"},
+        {"origin": "http://testserver", "sec-fetch-site": "same-site"},
+    ],
+)
+def test_a_write_from_another_site_is_refused(url: str, headers: dict[str, str]) -> None:
+    with TestClient(inspector(url, token=TOKEN, hosts=[HOST], allow_writes=True)) as client:
+        client.get("/", params={"token": TOKEN})
+        answer = client.post("/remedy", data={"word": ["queue", "resume", "mail"]}, headers=headers)
+        assert (answer.status_code, answer.text) == (403, "A write must come from this page.")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_a_page_that_only_reads_refuses_every_write(url: str, method: str) -> None:
+    with TestClient(inspector(url, token=TOKEN, hosts=[HOST]), headers={"origin": "http://testserver"}) as client:
+        client.get("/", params={"token": TOKEN})
+        answer = client.request(method, "/remedy")
+        assert (answer.status_code, "--allow-writes" in answer.text) == (403, True)
+
+
+@pytest.mark.parametrize("path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "//etc/passwd"])
+def test_no_path_leads_out_of_the_static_folder(url: str, path: str) -> None:
+    with TestClient(inspector(url, token=TOKEN, hosts=[HOST])) as client:
+        client.get("/", params={"token": TOKEN})
+        answer = client.get(path)
+        assert answer.status_code in {400, 404}
+        assert "def inspector" not in answer.text
+
+
+def test_every_answer_has_the_headers_that_forbid_scripts_and_frames(url: str) -> None:
+    with TestClient(inspector(url, token=TOKEN, hosts=[HOST])) as client:
+        for path, params in [("/", {}), ("/", {"token": TOKEN}), ("/nowhere", {}), ("/static/inspector.css", {})]:
+            headers = client.get(path, params=params).headers
+            assert "frame-ancestors 'none'" in headers["content-security-policy"]
+            assert headers["cache-control"] == "no-store"
+            assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_hook_decides_where_the_inspector_is_mounted(url: str) -> None:
+    async def is_ada(request: Any) -> bool:
+        return request.headers.get("x-user") == "ada"
+
+    with holdfast.open_blocking("memory:"):
+        app = Starlette(routes=[Mount("/holdfast", inspector(url, authenticate=is_ada, hosts=None))])
+    with TestClient(app) as client:
+        assert client.get("/holdfast/").status_code == 403
+        answer = client.get("/holdfast/sessions", headers={"x-user": "ada", "host": "agents.example"})
+        assert answer.status_code == 200
+        assert 'href="/holdfast/processes"' in answer.text
+        assert 'src="/holdfast/static/inspector.js"' in answer.text
+
+
+def test_a_hook_that_says_no_or_anything_but_true_is_obeyed(url: str) -> None:
+    for answer in (False, None, 1, "yes"):
+        with TestClient(inspector(url, authenticate=lambda _, said=answer: said, hosts=[HOST])) as client:  # type: ignore[misc]
+            assert client.get("/").status_code == 403
+
+
+def test_an_inspector_without_token_and_hook_is_refused(url: str) -> None:
+    for wrong in ({}, {"token": "t", "authenticate": lambda _: True}, {"token": "t", "hosts": None}):
+        with pytest.raises(holdfast.InvalidRequest):
+            inspector(url, **wrong)  # type: ignore[arg-type]
