@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.worker.test_worker import got, put
 
 import holdfast
+from holdfast.cli import main
 from holdfast.worker import Retry, Worker
 
 ONCE = Retry(1)
@@ -67,7 +70,29 @@ def test_a_run_of_a_kind_that_no_worker_knows_waits_and_is_logged(
     run = store.processes.start("nobody-knows").process
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         worker.run(until_idle=True)
-    assert "kind 'nobody-knows' has 1 runs that wait and no handler here" in caplog.text
+    assert "kind 'nobody-knows' has 1 runs of version '1' that wait and no handler here" in caplog.text
     waiting = store.processes.get(run.id)
     assert waiting is not None
     assert (waiting.status, waiting.attempt) == ("running", 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("'postgresq://db/app'", "url: 'postgresq' is not a database that this version knows"),
+        ("'agent.db', options=holdfast.PostgresOptions()", "options: must be SqliteOptions, not PostgresOptions"),
+    ],
+)
+def test_the_command_names_the_worker_of_the_program_and_no_option_that_it_does_not_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: str, says: str
+) -> None:
+    module = f"program_{abs(hash(given))}"
+    (tmp_path / f"{module}.py").write_text(
+        f"import holdfast\nworker = holdfast.Worker({given})\nworker.job('mail')(lambda job: None)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert main(["worker", f"{module}:worker", "--until-idle"]) == 2
+    said = capsys.readouterr().err
+    assert f"the holdfast.Worker at {module}:worker: {says}" in said
+    assert "--url" not in said

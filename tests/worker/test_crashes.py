@@ -95,6 +95,71 @@ def test_a_run_that_a_crash_ends_is_lost() -> None:
         survives_crashes(worker, "order")
 
 
+@pytest.mark.parametrize("by", ["the run", "a child"])
+def test_a_run_that_waits_for_a_signal_that_is_not_given_shows_nothing(by: str) -> None:
+    worker = Worker("memory:")
+
+    @worker.process("order")
+    async def order(run: Run) -> Any:
+        return await (run.signal("approve") if by == "the run" else (await run.start("ask")).result())
+
+    @worker.process("ask")
+    async def ask(run: Run) -> Any:
+        return await run.signal("approve")
+
+    id = "run" if by == "the run" else "run/child:1"
+    with pytest.raises(AssertionError, match=f"does not end, so nothing is shown: .*run '{id}' waits for signal 'app"):
+        survives_crashes(worker, "order", signals={"other": 1})
+    assert survives_crashes(worker, "order", signals={"approve": 1}).result == 1
+
+
+def test_a_kind_that_the_worker_has_no_handler_for_is_named() -> None:
+    worker = Worker("memory:")
+
+    @worker.process("order")
+    async def order(run: Run) -> Any:
+        return await (await run.start("ship")).result()
+
+    with pytest.raises(holdfast.InvalidRequest, match="no handler for runs of 'ordr', version '1': it has order"):
+        survives_crashes(worker, "ordr")
+    with pytest.raises(AssertionError, match=r"run 'run/child:1' is not run: .*no handler for runs of 'ship'"):
+        survives_crashes(worker, "order")
+
+
+def test_a_run_that_ended_before_the_waits_of_others_is_not_cancelled_there() -> None:
+    worker = Worker("memory:")
+
+    @worker.process("order")
+    async def order(run: Run) -> str:
+        await run.sleep(10)
+        await run.start("ship", detached=True)
+        return "done"
+
+    @worker.process("ship")
+    async def ship(run: Run) -> None:
+        await run.sleep(60)
+
+    assert survives_crashes(worker, "order").result == "done"
+
+
+def test_waits_that_differ_by_chance_are_named() -> None:
+    worker, plays, most = Worker("memory:"), [0], 1_000
+
+    @worker.process("order")
+    def order(run: BlockingRun) -> str:
+        if plays[0] < most:
+            run.sleep(60)
+        return "done"
+
+    def setup() -> None:
+        plays[0] += 1
+
+    points = survives_crashes(worker, "order", setup=setup).points
+    plays[0], most = 0, len(points) + 2  # the play after the crashes: that of the cancel
+    with pytest.raises(AssertionError, match="cancel at wait 1: there was none: the run waited 0 times, and 1 times"):
+        survives_crashes(worker, "order", setup=setup)
+
+
 # Planted bugs.
 
 
@@ -116,9 +181,9 @@ def return_before_durable(patch: pytest.MonkeyPatch) -> str:
         await flush(journal)
         await suspend(self, claim, journal, asleep)
 
-    async def settle_late(self: settling.Runs, run: Run, journal: journals.Journal, outcome: Any) -> None:
-        await flush(journal)
-        await settle(self, run, journal, outcome)
+    async def settle_late(self: settling.Runs, run: Run, outcome: Any) -> None:
+        await flush(run.steps.journal)
+        await settle(self, run, outcome)
 
     patch.setattr(recording.StepCall, "record", record_late)
     patch.setattr(settling.Runs, "_suspend", suspend_late)
@@ -144,7 +209,7 @@ def restart_a_sleep(patch: pytest.MonkeyPatch) -> str:
     """A sleep is not recorded, so that it begins anew with the handler."""
 
     async def sleep(self: Run, seconds: float) -> None:
-        await self.until(await self.store.now_ms() + int(1000 * seconds))
+        await self._until(await self.store.now_ms() + int(1000 * seconds))
 
     patch.setattr(Run, "sleep", sleep)
     return "a sleep starts anew"
@@ -181,3 +246,28 @@ def test_a_planted_bug_is_noticed(plant: Any, monkeypatch: pytest.MonkeyPatch) -
     says = cast("str", plant(monkeypatch))
     with pytest.raises(AssertionError, match=says):
         Shop().check()
+
+
+def test_a_handler_that_fails_without_a_crash_is_told_so() -> None:
+    worker = Worker("memory:")
+
+    @worker.process("order", retry=Retry(1))
+    async def order(run: Run) -> None:
+        raise ValueError("a typo")
+
+    with pytest.raises(AssertionError, match="without a crash the run fails, so nothing is shown: ValueError: a typo"):
+        survives_crashes(worker, "order")
+
+
+def test_a_crash_takes_no_time_from_a_wait() -> None:
+    worker = Worker("memory:")
+
+    @worker.process("order")
+    async def order(run: Run) -> str:
+        await run.step("first", str.upper, "a")
+        try:
+            return str(await run.signal("go", timeout_s=5))
+        except TimeoutError:
+            return "late"
+
+    assert survives_crashes(worker, "order", signals={"go": "now"}).result == "now"

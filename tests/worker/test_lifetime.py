@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,8 @@ import pytest
 
 import holdfast
 from holdfast.worker import Failure, Job, Retry, Worker
+from holdfast.worker.calls import StepThreads
+from holdfast.worker.housekeeping import NAME
 
 WAIT_S = 30
 
@@ -116,6 +122,56 @@ def test_ready_work_without_a_handler_is_warned_of(
     assert [record.getMessage() for record in caplog.records] == [
         "kind 'fax' has 3 ready batches and no handler here: add one, or run its worker"
     ]
+
+
+def test_a_run_of_a_version_without_a_handler_is_warned_of_and_explained(
+    url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(url)
+    worker.process("research", version="2")(lambda run: 1)
+    worker.process("research", version="3")(lambda run: 1)
+    store.processes.start("research", id="r1")
+    worker.run(until_idle=True)
+    assert "has 1 runs of version '1' that wait and no handler here: handled here are 2, 3" in caplog.text
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    deadline_s = time.monotonic() + WAIT_S
+    while not store.workers.list():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    [cause] = store.maintenance.explain_process("r1").causes
+    worker.stop()
+    thread.join(WAIT_S)
+    assert (cause.name, cause.standing) == ("no-worker", "stuck")
+    assert "it is of version '1', and the live workers handle 2, 3 of its kind" in cause.problem
+
+
+def test_kinds_of_other_live_workers_and_housekeeping_are_not_warned_of(
+    url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(store, 1, kind="fax")
+    store.processes.start("research", id="r1")
+    store.processes.start("research", id="r2", version="2")
+    store.processes.start(NAME, id=NAME)
+    other = holdfast.workers.WorkerInfo(
+        "other", host="elsewhere", pid=7, kinds=("fax", "research"), versions={"research": ("2",)}
+    )
+    store.workers.heartbeat(other, ttl_ms=60_000)
+    worker = Worker(url)
+    worker.job("mail")(lambda job: None)
+    with caplog.at_level(logging.WARNING, logger="holdfast.worker"):
+        worker.run(until_idle=True)
+    said = "kind 'research' has 1 runs of version '1' that wait and no handler here: add one, or run its worker"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_the_newest_version_is_found_by_its_numbers() -> None:
+    worker = Worker("agent.db")
+    for version in ("10", "9", "v2", "1.10", "1.9"):
+        worker.process("research", version=version)(lambda run: 1)
+    worker.process("other")(lambda run: 1)
+    assert worker.handlers.versions("research") == ["1.9", "1.10", "9", "10", "v2"]
+    assert worker.handlers.all_versions() == {"other": ("1",), "research": ("1.9", "1.10", "9", "10", "v2")}
 
 
 def test_a_store_that_a_worker_cannot_use_is_refused_when_it_is_made() -> None:
@@ -251,6 +307,11 @@ async def watch(run: holdfast.worker.Run) -> None:
     await stay()
 
 
+@worker.process("pay", recovery="owner_bound")
+async def pay(run: holdfast.worker.Run) -> None:
+    await stay()
+
+
 worker.run()
 """
 
@@ -260,9 +321,10 @@ def test_handlers_that_swallow_a_cancel_do_not_keep_the_worker_from_ending(
 ) -> None:
     [batch_id] = put(store, "hi")
     store.processes.start("watch", id="watch-1")
+    store.processes.start("pay", id="pay-1")
     with subprocess.Popen([sys.executable, "-c", STUBBORN, url], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert [process.stdout.readline(), process.stdout.readline()] == ["begun\n", "begun\n"]
+        assert [process.stdout.readline() for _ in range(3)] == ["begun\n"] * 3
         process.terminate()
         try:
             assert process.wait(WAIT_S) == 0
@@ -272,4 +334,184 @@ def test_handlers_that_swallow_a_cancel_do_not_keep_the_worker_from_ending(
     assert batch is not None
     assert (batch.state, batch.attempts) == ("pending", 0), "its work is given back"
     assert store.leases.holder(holdfast.leases.OnProcess("watch-1")) is None
+    assert store.leases.holder(holdfast.leases.OnProcess("pay-1")) is not None, "a takeover abandons it"
     assert list(store.workers.list()) == []
+
+
+BLOCKED = """
+import sys, threading, holdfast
+
+worker = holdfast.Worker(sys.argv[1], grace_s=0, concurrency=40)
+together = threading.Barrier(40, action=lambda: print("begun", flush=True))
+
+
+def block():
+    together.wait()
+    threading.Event().wait()
+
+
+@worker.process("watch")
+async def watch(run):
+    await run.step("block", block)
+
+
+worker.run()
+"""
+
+
+FORKING = """
+import os, signal, sys, holdfast
+
+worker = holdfast.Worker(sys.argv[1], concurrency=1)
+
+@worker.job("fork")
+def fork(job):
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(told, b"x")
+        signal.pause()
+        os._exit(0)
+    os.read(ready, 1)
+    os.kill(child, signal.SIGTERM)
+    print("ended by", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    if job.payload == 3:
+        worker.stop()
+
+with holdfast.open_blocking(sys.argv[1]) as store:
+    for number in (1, 2, 3):
+        store.sessions.handle(f"s{number}").enqueue(number, kind="fork")
+worker.run()
+print(worker.tally)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_signal_to_a_forked_child_of_a_handler_is_not_the_workers(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FORKING)
+    command = [sys.executable, "-W", "ignore", str(program), str(tmp_path / "agent.db")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    assert ended.stdout.splitlines() == ["ended by -15"] * 3 + ["3 done, 0 failed, 0 dead"], ended.stderr
+
+
+def test_plain_steps_that_block_run_at_once_and_do_not_keep_the_worker_from_ending(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'agent.db'}"
+    with holdfast.open_blocking(url) as store:
+        ids = [f"watch-{number}" for number in range(40)]
+        for id in ids:
+            store.processes.start("watch", id=id)
+        with subprocess.Popen([sys.executable, "-c", BLOCKED, url], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                watchdog = threading.Timer(WAIT_S, process.kill)
+                watchdog.start()
+                assert process.stdout.readline() == "begun\n", "as many steps run as the worker makes calls"
+                watchdog.cancel()
+                process.terminate()
+                assert process.wait(WAIT_S) == 0
+            finally:
+                process.kill()
+        assert [store.leases.holder(holdfast.leases.OnProcess(id)) for id in ids] == [None] * 40
+
+
+def test_a_step_that_waits_for_a_thread_and_is_cancelled_is_not_called() -> None:
+    async def main() -> list[str]:
+        threads, gate, calls = StepThreads(1), threading.Event(), list[str]()
+
+        def first() -> None:
+            gate.wait(WAIT_S)
+            calls.append("first")
+
+        tasks = [asyncio.create_task(threads(first)), asyncio.create_task(threads(calls.append, "second"))]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        gate.set()
+        await tasks[0]
+        await threads(calls.append, "third")
+        threads.close()
+        return calls
+
+    assert asyncio.run(main()) == ["first", "third"]
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [("plain", "in a thread, which cannot be stopped"), ("async", "because it swallows CancelledError")],
+)
+@pytest.mark.parametrize("shape", ["turn", "job", "process"])
+def test_a_handler_over_its_time_limit_is_told_while_it_runs(
+    url: str, store: holdfast.BlockingStore, shape: str, way: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(url, lease_s=1)
+    goes_on = threading.Event()
+
+    def block(given: Any) -> None:
+        goes_on.wait(WAIT_S)
+
+    async def swallow(given: Any) -> None:
+        while not goes_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+
+    hang: Callable[[Any], Any] = block if way == "plain" else swallow
+    if shape == "process":
+        worker.process("hang", timeout_s=0.1, retry=Retry(1))(hang)
+        work_id = store.processes.start("hang", id="r1").process.id
+    else:
+        register = worker.turn(kind="hang", timeout_s=0.1) if shape == "turn" else worker.job("hang", timeout_s=0.1)
+        register(hang)
+        work_id = store.sessions.create("chat").enqueue(1, kind="hang").batch_id
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    deadline_s = time.monotonic() + WAIT_S
+    try:
+        while not any(one.overdue for one in store.workers.list()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        explain = store.maintenance.explain_process if shape == "process" else store.maintenance.explain_session
+        [cause, *_] = explain("r1" if shape == "process" else "chat").causes
+    finally:
+        goes_on.set()
+        worker.stop()
+        thread.join(WAIT_S)
+    assert (cause.name, cause.subject_id) == ("over-its-time-limit", work_id)
+    assert f"runs longer than its 0.1 s {reason}: {work_id} waits" in caplog.text
+
+
+def test_limits_without_effect_and_limits_that_are_left_out_are_warned_of(
+    url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(url)
+    worker.process("research")(lambda run: 1)
+    worker.job("mail")(lambda job: None)
+    worker.job("post", at_once=2)(lambda job: None)
+    store.queue.set_limit("research", at_once=1)
+    store.queue.set_limit("mail", at_once=1)
+    store.queue.pause("other")
+    worker.run(until_idle=True)
+    assert [record.getMessage() for record in caplog.records if "limit" in record.getMessage()] == [
+        "kind 'mail' keeps a stored limit that no handler here declares: see holdfast queue limits",
+        "kind 'research' is limited in the queue, which has no effect on its runs",
+    ]
+
+
+def test_runs_of_a_paused_kind_wait_for_the_resume(
+    url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(url)
+    worker.process("research")(lambda run: 1)
+    run = store.processes.start("research")
+    store.queue.pause("research")
+    worker.run(until_idle=True)
+    assert (worker.tally.done, caplog.text) == (0, "")
+    store.queue.resume("research")
+    worker.run(until_idle=True)
+    assert run.result(timeout_ms=0) == 1
+
+
+def test_a_store_that_no_other_program_reaches_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker("memory:")
+    worker.job("mail")(lambda job: None)
+    worker.run(until_idle=True)
+    assert "the store 'memory:' is this worker's alone" in caplog.text

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import holdfast
-from holdfast.worker import Job, Retry, Worker
+from holdfast.worker import Job, Retry, Run, Worker
 from holdfast.worker.keeper import Held, Keeper
 
 WAIT_S = 30
@@ -130,6 +134,109 @@ def test_a_commit_that_never_succeeds_ends_with_the_claim(monkeypatch: pytest.Mo
             return worker.tally.failed, worker.tally.dead
 
     assert asyncio.run(main()) == (0, 0)
+
+
+@pytest.mark.parametrize("shape", ["turn", "job", "process"])
+def test_an_outage_longer_than_the_claim_makes_no_dead_letter(tmp_path: Path, shape: str) -> None:
+    """Another connection holds the file until the claim has ended. The handler was called for its only attempt."""
+    path = tmp_path / "agent.db"
+    options = holdfast.SqliteOptions(busy_timeout_ms=50)
+    worker = Worker(f"sqlite:{path}", concurrency=1, lease_s=0.5, options=options)
+    calls: list[int] = []
+    called = threading.Event()
+    once = Retry(1)
+
+    async def call(attempt: int) -> None:
+        calls.append(attempt)
+        called.set()
+        if len(calls) == 1:
+            await asyncio.sleep(WAIT_S)
+
+    @worker.turn(retry=once)
+    async def answer(turn: holdfast.Turn) -> None:
+        assert turn.claim is not None
+        await call(turn.claim.batches[0].attempts)
+
+    @worker.job("mail", retry=once)
+    async def send(job: Job) -> None:
+        await call(job.attempt)
+
+    @worker.process("research", retry=once)
+    async def research(run: Run) -> None:
+        await call(run.attempt)
+
+    with holdfast.open_blocking(f"sqlite:{path}") as store:
+        if shape == "process":
+            store.processes.start("research", id="r1")
+        else:
+            kind = {"turn": "turn", "job": "mail"}[shape]
+            batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1], kind=kind))
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            assert called.wait(WAIT_S)
+            outage = apsw.Connection(str(path))
+            outage.set_busy_timeout(1000 * WAIT_S)
+            outage.execute("BEGIN IMMEDIATE")
+            while not worker.tally.lost:
+                time.sleep(0.01)
+            outage.execute("ROLLBACK")
+            outage.close()
+            if shape == "process":
+                outcome = store.processes.wait("r1", timeout_ms=1000 * WAIT_S)
+                assert isinstance(outcome, holdfast.processes.Completed), outcome
+            else:
+                settled = store.queue.wait_settled("chat", batch.batch_id, timeout_ms=1000 * WAIT_S)
+                assert (settled.state, settled.attempts) == ("completed", 1), settled.last_error
+        finally:
+            worker.stop()
+            thread.join(WAIT_S)
+    assert len(calls) == 2
+
+
+def test_a_claim_whose_answer_is_lost_makes_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store, lease_s=0.5)
+            calls: list[int] = []
+
+            @worker.job("mail", retry=Retry(1))
+            async def send(job: Job) -> None:
+                calls.append(1)
+
+            batch = await store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="mail"))
+            monkeypatch.setattr(store.queue, "claim_next", Away(store.queue.claim_next, 1, applied=True))
+            serving = asyncio.create_task(worker.serve())
+            settled = await store.queue.wait_settled("post", batch.batch_id, timeout_ms=1000 * WAIT_S)
+            worker.stop()
+            await serving
+            return len(calls), settled.state
+
+    assert asyncio.run(main()) == (1, "completed")
+
+
+def test_work_is_given_back_at_a_shutdown_once_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store, grace_s=0)
+            called = asyncio.Event()
+
+            @worker.job("mail", retry=Retry(1))
+            async def send(job: Job) -> None:
+                called.set()
+                await asyncio.sleep(WAIT_S)
+
+            batch = await store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="mail"))
+            monkeypatch.setattr(store.queue, "abandon", Away(store.queue.abandon, 2))
+            serving = asyncio.create_task(worker.serve())
+            await asyncio.wait_for(called.wait(), WAIT_S)
+            worker.stop()
+            await serving
+            given_back = await store.queue.get("post", batch.batch_id)
+            assert given_back is not None
+            return given_back.state, given_back.attempts
+
+    assert asyncio.run(main()) == ("pending", 0)
 
 
 # The keeper.
@@ -260,3 +367,14 @@ def test_a_handler_is_cancelled_though_the_renewal_hangs(monkeypatch: pytest.Mon
             return worker.tally.lost
 
     assert asyncio.run(main()) >= 1
+
+
+def test_a_worker_that_finds_no_database_when_it_starts_ends_at_once(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import holdfast\n"
+        "worker = holdfast.Worker('postgresql://nobody@127.0.0.1:1/nowhere')\n"
+        "worker.job('mail')(print)\n"
+    )
+    command = [sys.executable, "-m", "holdfast", "worker", "app:worker"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 3, ended.stderr  # the database is not available now

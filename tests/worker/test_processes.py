@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 import threading
@@ -137,6 +138,21 @@ def test_a_result_that_json_cannot_hold_fails_by_name(url: str, store: holdfast.
     outcome = process_of(store).outcome
     assert isinstance(outcome, Failed)
     assert outcome.message.startswith("InvalidRequest: outcome")
+
+
+def test_a_worker_with_old_code_leaves_the_runs_of_a_new_version_alone(
+    url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = Worker(url), Worker(url)
+    old.process("research")(lambda run: "old code")
+    new.process("research", version="2")(lambda run: "new code")
+    runs = [store.processes.start("research", version="2"), store.processes.start("research")]
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        old.run(until_idle=True)
+    assert "has 1 runs of version '2' that wait and no handler here: handled here are 1" in caplog.text
+    assert store.processes.get(runs[0].id).attempt == 0  # type: ignore[union-attr]
+    new.run(until_idle=True)
+    assert [run.result(timeout_ms=0) for run in runs] == ["new code", "old code"]
 
 
 def test_versions_of_a_handler_live_side_by_side(url: str, store: holdfast.BlockingStore) -> None:
@@ -357,6 +373,63 @@ def test_an_external_run_goes_on_outside_and_is_ended_there(url: str, store: hol
     assert process_of(store).outcome == Completed("trained")
 
 
+def test_an_external_handler_that_returned_is_not_called_again_by_a_signal(
+    url: str, store: holdfast.BlockingStore
+) -> None:
+    worker = Worker(url)
+    calls: list[str] = []
+
+    @worker.process("train", recovery="external")
+    def train(run: BlockingRun) -> None:
+        calls.append(run.id)
+
+    store.processes.start("train", id="r1")
+    worker.run(until_idle=True)
+    store.events.signal("r1", "ping")
+    worker.run(until_idle=True)
+    assert (calls, process_of(store).suspended) == (["r1"], True)
+    store.processes.complete("r1", Failed("no room", code="outside"))
+    store.processes.retry("r1")
+    worker.run(until_idle=True)
+    assert calls == ["r1", "r1~2"], "a retry hands it over again"
+    assert holdfast.worker.replay(store, worker, "r1~2").ok
+
+
+@pytest.mark.parametrize("way", ["async", "plain"])
+def test_an_owner_bound_run_that_outlasts_the_grace_is_abandoned(
+    url: str, store: holdfast.BlockingStore, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.calls.THREAD_GRACE_S", 0.1)
+    begun, over = threading.Event(), threading.Event()
+    calls: list[str] = []
+
+    async def pay(run: Run) -> None:
+        calls.append(run.id)
+        begun.set()
+        await asyncio.sleep(0 if over.is_set() else WAIT_S)
+
+    def pay_in_thread(run: BlockingRun) -> None:
+        calls.append(run.id)
+        begun.set()
+        over.wait(WAIT_S)
+
+    def served(*, grace: bool) -> Worker:
+        made = Worker(url, grace_s=0 if grace else WAIT_S, lease_s=1, name="stops" if grace else "goes-on")
+        made.process("pay", recovery="owner_bound")(pay_in_thread if way == "plain" else pay)
+        return made
+
+    worker = served(grace=True)
+    store.processes.start("pay", id="r1")
+    with Running(worker):
+        assert begun.wait(WAIT_S)
+    over.set()
+    served(grace=False).run(until_idle=True)
+    outcome = process_of(store).outcome
+    assert calls == ["r1"], "it is not called again"
+    assert isinstance(outcome, Abandoned)
+    assert "stops" in outcome.message
+
+
 def test_a_run_that_outlasts_the_grace_is_given_back_without_an_attempt(
     url: str, store: holdfast.BlockingStore
 ) -> None:
@@ -442,9 +515,9 @@ def test_changed_code_is_noticed(url: str, store: holdfast.BlockingStore, second
         if handler is first:
             worker.on_failure(lambda _, stop=worker.stop: stop())
         worker.run(until_idle=handler is not first)
-    outcome = process_of(store).outcome
-    assert isinstance(outcome, Failed)
-    assert says in outcome.message
+    held = process_of(store)
+    assert (held.is_held, held.attempt) == (True, 1)
+    assert says in (held.last_error or "")
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.worker import Retry
+from holdfast.worker import GiveUp, Retry
 
 
 def test_delays_double_up_to_the_limit() -> None:
@@ -22,10 +22,17 @@ def test_chance_spreads_a_delay_by_the_jitter() -> None:
     assert [retry.delay_ms(1, chance=chance) for chance in (0.0, 0.5, 1.0)] == [8000, 10_000, 12_000]
 
 
+def test_giving_up_inside_of_a_group_is_the_last_attempt() -> None:
+    retry = Retry(5)
+    nested = ExceptionGroup("tasks", [ValueError("no"), ExceptionGroup("more", [GiveUp("no such address")])])
+    assert retry.delay_after(1, nested, chance=0.5) is None
+    assert retry.delay_after(1, ExceptionGroup("tasks", [ValueError("no")]), chance=0.5) == 2000
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("attempts", value) for value in (0, -1, True, 1.5, "3")),
+        *(("attempts", value) for value in (0, -1, True, 1.5, "3", 2**70)),
         *(("backoff_s", value) for value in (-1, float("nan"), float("inf"), "2", True)),
         ("factor", 0.5),
         ("max_backoff_s", -1),

@@ -83,8 +83,8 @@ def test_a_kill_parts_no_turn_from_its_run(url: str, store: holdfast.BlockingSto
     assert store.maintenance.verify().findings == ()
 
 
-@pytest.mark.parametrize("way", ["async", "thread"])
-def test_a_turn_starts_a_run_and_answers_its_end(url: str, store: holdfast.BlockingStore, way: str) -> None:
+@pytest.mark.parametrize(("way", "kind"), [("async", "turn"), ("thread", "turn"), ("thread", "chat")])
+def test_a_turn_starts_a_run_and_answers_its_end(url: str, store: holdfast.BlockingStore, way: str, kind: str) -> None:
     worker = Worker(url)
 
     async def answer_async(turn: holdfast.Turn) -> None:
@@ -102,9 +102,9 @@ def test_a_turn_starts_a_run_and_answers_its_end(url: str, store: holdfast.Block
     def research(run: BlockingRun, question: str) -> str:
         return question.upper()
 
-    worker.turn(answer_async if way == "async" else answer)
+    worker.turn(kind=kind)(answer_async if way == "async" else answer)
     worker.process("research")(research_async if way == "async" else research)
     chat = store.sessions.create("chat")
-    chat.enqueue("why?")
+    chat.enqueue("why?", kind=kind)
     worker.run(until_idle=True)
     assert chat.messages() == ["WHY?"]

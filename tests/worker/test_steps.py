@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -328,7 +329,7 @@ def test_a_full_journal_refuses_a_step_before_its_call_and_names_the_way_out(
     assert "run.continue_as_new(args)" in told[0]
 
 
-@pytest.mark.parametrize("way", ["now", "uuid", "sleep", "start"])
+@pytest.mark.parametrize("way", ["now", "uuid", "sleep", "start", "progress"])
 def test_a_full_journal_takes_no_record_of_any_kind(
     url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -336,7 +337,7 @@ def test_a_full_journal_takes_no_record_of_any_kind(
 
     async def handler(run: Run) -> None:
         await run.step("one", int)
-        args = {"sleep": [0], "start": ["kid"]}.get(way, [])
+        args = {"sleep": [0], "start": ["kid"], "progress": [1]}.get(way, [])
         await getattr(run, way)(*args)
 
     outcome = run_once(url, store, handler)
@@ -532,7 +533,7 @@ def test_a_parent_and_a_session_get_the_end_of_the_last_run_only(url: str, store
     store.processes.start("parent", id="r1")
     worker.run(until_idle=True)
     assert outcome_of(store) == holdfast.processes.Completed(3)
-    assert ended == [holdfast.processes.RunEnded("d~2", holdfast.processes.Completed(3))]
+    assert ended == [holdfast.processes.RunEnded("d", holdfast.processes.Completed(3), "d~2")]
 
 
 def test_a_cancel_reaches_the_run_that_goes_on(url: str, store: holdfast.BlockingStore) -> None:
@@ -627,6 +628,23 @@ def test_a_handle_waits_no_longer_than_told_and_names_a_failed_run(store: holdfa
     for wrong in ("", "x@r1", "1", "1@"):
         with pytest.raises(holdfast.InvalidRequest, match="after: must be the cursor"):
             list(run.follow(wrong))
+
+
+@pytest.mark.parametrize("way", ["async", "thread"])
+def test_a_step_passes_named_arguments_of_any_name(url: str, store: holdfast.BlockingStore, way: str) -> None:
+    def greet(**named: Any) -> Any:
+        return named
+
+    given: Any = {"name": "ada", "function": "f", "self": "me", "args": [1]}
+
+    async def handler_async(run: Run) -> Any:
+        return await run.step("greet", functools.partial(greet, retry=3), **given)
+
+    def handler(run: BlockingRun) -> Any:
+        return run.step("greet", functools.partial(greet, retry=3), **given)
+
+    outcome = run_once(url, store, handler_async if way == "async" else handler)
+    assert outcome == holdfast.processes.Completed({**given, "retry": 3})
 
 
 def test_a_result_of_another_type_is_named(store: holdfast.BlockingStore) -> None:

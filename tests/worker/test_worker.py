@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.worker import GiveUp, Job, Retry, Worker
+from holdfast.worker import Failure, GiveUp, Job, Retry, Worker
 
 WAIT_S = 30
 
@@ -187,7 +188,7 @@ FAILING: dict[str, tuple[Callable[[Job], Any], str]] = {
     "cancels itself": (cancel_itself, "CancelledError"),
     "awaits what was cancelled": (await_a_cancelled_task, "CancelledError"),
     "ends the program": (raising(SystemExit(3)), "SystemExit: 3"),
-    "stops an iteration": (raising(StopIteration()), "RuntimeError: the handler raised StopIteration"),
+    "stops an iteration": (raising(StopIteration()), "RuntimeError: the function raised StopIteration"),
     "cannot be printed": (raising(Unprintable()), "Unprintable"),
     "loses another claim": (raising(holdfast.ClaimLost("other", "claim:1")), "ClaimLost: claim 'claim:1'"),
 }
@@ -259,6 +260,44 @@ def test_a_plain_function_may_return_a_coroutine(url: str, store: holdfast.Block
     put(store, "ada", kind="mail")
     worker.run(until_idle=True)
     assert seen == ["ada"]
+
+
+@pytest.mark.parametrize("shape", ["turn", "job", "process"])
+def test_a_plain_function_whose_coroutine_blocks_fails_and_says_how_to_declare_it(
+    url: str, store: holdfast.BlockingStore, shape: str
+) -> None:
+    """It would block the event loop that it waits for, and the worker would never end."""
+    worker = Worker(url)
+    failed: queue.SimpleQueue[Failure] = queue.SimpleQueue()
+    worker.on_failure(failed.put)
+    once = Retry(1)
+
+    async def answer(turn: Any) -> None:
+        await turn.more()
+
+    async def send(job: Any) -> None:
+        await job.store.now_ms()
+
+    async def research(run: Any) -> None:
+        await run.step("plan", len, "abc")
+
+    def plainly(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(given: Any) -> Any:
+            return function(given)
+
+        return call
+
+    worker.turn(plainly(answer), retry=once)
+    worker.job("mail", retry=once)(plainly(send))
+    worker.process("research", retry=once)(plainly(research))
+    if shape == "process":
+        store.processes.start("research")
+    else:
+        put(store, "ada", kind={"turn": "turn", "job": "mail"}[shape])
+    with Running(worker):
+        error = failed.get(timeout=WAIT_S).error
+    assert isinstance(error, holdfast.InvalidRequest)
+    assert "declare the handler async def" in str(error)
 
 
 def test_a_job_that_is_done_is_settled_when_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -522,6 +561,9 @@ def generator(turn: object) -> Any:
     yield turn
 
 
+async def asynchronous(failure: object) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("make", "field"),
     [
@@ -537,12 +579,70 @@ def generator(turn: object) -> Any:
         (lambda: Worker("memory:").turn(generator), "handler"),
         pytest.param(lambda: Worker("memory:").turn(42), "handler", id="not a function"),  # type: ignore[type-var]
         (lambda: Worker("memory:").run(), "worker"),
+        *[
+            pytest.param(
+                lambda kind=kind, shape=shape: getattr(Worker("memory:"), shape)(kind), "kind", id=f"{shape} {of}"
+            )
+            for shape in ("job", "process")
+            for of, kind in {"without a kind": print, "too long": "x" * 600, "with NUL": "a\0b", "blank": " "}.items()
+        ],
+        *[
+            pytest.param(lambda name=name: Worker("memory:", name=name), "name", id=f"name {of}")
+            for of, name in {"empty": "", "too long": "x" * 100, "with NUL": "a\0b", "not text": 5}.items()
+        ],
+        *[
+            pytest.param(lambda name=name: Worker("memory:").job("mail", **{name: 2**70}), name, id=f"huge {name}")
+            for name in ("at_once", "per_key")
+        ],
+        (lambda: Worker("memory:").process("research", version="a\0b"), "version"),
+        (lambda: Worker("memory:").on_failure(asynchronous), "listener"),
     ],
 )
 def test_a_mistake_is_refused_by_name(make: Callable[[], object], field: str) -> None:
     with pytest.raises(holdfast.InvalidRequest) as info:
         make()
     assert info.value.field == field
+
+
+@pytest.mark.parametrize("shape", ["job", "process"])
+def test_a_decorator_without_its_kind_says_how_to_write_it(shape: str) -> None:
+    """It registered nothing, and took the function for the kind."""
+
+    def send_mail(given: object) -> None: ...
+
+    with pytest.raises(holdfast.InvalidRequest, match=f"@worker.{shape}.'send-mail'."):
+        getattr(Worker("memory:"), shape)(send_mail)
+
+
+def test_a_running_worker_takes_no_further_handlers_and_schedules() -> None:
+    """It would not serve them. Once it has ended, they can be added for its next run."""
+
+    async def main() -> list[str]:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+            refused: list[str] = []
+            ways: list[Callable[[], object]] = [
+                lambda: worker.turn(print),
+                lambda: worker.job("late")(print),
+                lambda: worker.process("late")(print),
+                lambda: worker.every("0 3 * * *", "mail"),
+            ]
+
+            @worker.job("mail")
+            async def send(job: Job) -> None:
+                for way in ways:
+                    try:
+                        way()
+                    except holdfast.InvalidRequest as error:
+                        refused.append(error.field)
+
+            await store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="mail"))
+            await worker.serve(until_idle=True)
+            for way in ways:
+                way()
+            return refused
+
+    assert asyncio.run(main()) == ["worker"] * 4
 
 
 def test_a_worker_does_not_run_inside_of_an_event_loop() -> None:
@@ -616,3 +716,25 @@ def test_a_worker_without_limits_leaves_those_that_are_stored(url: str, store: h
     worker.job("mail")(lambda job: None)
     worker.run(until_idle=True)
     assert list(store.queue.limits()) == [declared]
+
+
+def test_a_message_that_joins_the_last_attempt_of_another_has_its_own_attempts(
+    url: str, store: holdfast.BlockingStore
+) -> None:
+    worker = Worker(url)
+    chat = store.sessions.create("chat")
+
+    @worker.turn(retry=Retry(2, backoff_s=0, jitter=0))
+    def answer(turn: holdfast.blocking.Turn) -> None:
+        assert turn.claim is not None
+        if turn.input == "first" and turn.claim.batches[0].attempts == 2:
+            chat.enqueue("second")
+            turn.more()
+        if turn.input == "first":
+            raise ValueError("no")
+        turn.add(turn.inputs)
+
+    chat.enqueue("first")
+    worker.run(until_idle=True)
+    dead = [(batch.items[0].payload, batch.attempts) for batch in store.queue.dead_letters()]
+    assert (dead, chat.messages()) == ([("first", 2)], [["second"]])

@@ -1,0 +1,160 @@
+"""Arguments of handlers: decoded into the declared types, also below decorators, with None and with default values."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.worker.tracing_decorators import asynchronously, plainly
+
+import holdfast
+from holdfast.processes import Completed, Failed
+from holdfast.worker import BlockingRun, Retry, Run, Worker
+
+
+@dataclasses.dataclass
+class Question:
+    text: str
+    depth: int = 3
+
+
+@dataclasses.dataclass
+class Settings:
+    depth: int = 3
+
+
+DEFAULT = Question("usual")
+
+
+def outcome_of(handler: Callable[..., Any], args: Any = None) -> Any:
+    """Run a handler once, and return the outcome."""
+
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+            worker.process("ask", retry=Retry(1))(handler)
+            run = await store.processes.start("ask", args)
+            await worker.serve(until_idle=True)
+            return await run.outcome(timeout_ms=0)
+
+    return asyncio.run(main())
+
+
+async def of_async(run: Run, question: Question) -> list[Any]:
+    assert isinstance(run, Run)
+    return [type(question).__name__, await run.step("text", str, question.text)]
+
+
+def of_thread(run: BlockingRun, question: Question) -> list[Any]:
+    assert isinstance(run, BlockingRun)
+    return [type(question).__name__, run.step("text", str, question.text)]
+
+
+class Asker:
+    """A handler that is an object."""
+
+    @plainly
+    async def ask(self, run: Run, question: Question) -> list[Any]:
+        return await of_async(run, question)
+
+    async def __call__(self, run: Run, question: Question) -> list[Any]:
+        return await of_async(run, question)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        of_async,
+        plainly(of_async),
+        asynchronously(of_async),
+        plainly(asynchronously(of_async)),
+        functools.partial(of_async),
+        plainly(of_thread),
+        Asker().ask,
+        Asker(),
+    ],
+    ids=["async", "plainly", "asynchronously", "both", "partial", "thread", "method", "object"],
+)
+@pytest.mark.parametrize("args", [{"text": "why"}, {"question": {"text": "why"}}], ids=["whole", "named"])
+def test_a_decorated_handler_gets_its_types(handler: Any, args: Any) -> None:
+    assert outcome_of(handler, args) == Completed(["Question", "why"])
+
+
+async def optional(run: Run, question: Question | None) -> Any:
+    return None if question is None else [type(question).__name__, question.text, question.depth]
+
+
+async def defaulted(run: Run, question: Question | None = DEFAULT) -> Any:
+    return None if question is None else [type(question).__name__, question.text, question.depth]
+
+
+async def by_name(run: Run, *, question: Question | None) -> Any:
+    return await optional(run, question)
+
+
+async def with_more(run: Run, question: Question, often: int = 2) -> Any:
+    return [question.text, often]
+
+
+async def with_defaults(run: Run, settings: Settings) -> Any:
+    return [type(settings).__name__, settings.depth]
+
+
+async def many(run: Run, *questions: Question) -> Any:
+    return [question.text for question in questions]
+
+
+async def anything(*given: Any) -> Any:
+    return list(given[1:])
+
+
+async def keywords(run: Run, **named: Question) -> Any:
+    return sorted(named)
+
+
+@pytest.mark.parametrize(
+    ("handler", "args", "expected"),
+    [
+        (optional, {"text": "why"}, ["Question", "why", 3]),
+        (optional, {"question": {"text": "why", "depth": 5}}, ["Question", "why", 5]),
+        (optional, {"question": None}, None),
+        (optional, None, None),
+        (defaulted, {"text": "why"}, ["Question", "why", 3]),
+        (defaulted, {"question": None}, None),
+        (defaulted, None, ["Question", "usual", 3]),
+        (by_name, {"text": "why"}, ["Question", "why", 3]),
+        (by_name, None, None),
+        (with_more, {"text": "why"}, ["why", 2]),
+        (with_more, {"question": {"text": "why"}, "often": 7}, ["why", 7]),
+        (with_defaults, None, ["Settings", 3]),
+        (with_defaults, {}, ["Settings", 3]),
+        (with_defaults, {"depth": 7}, ["Settings", 7]),
+        (many, None, []),
+        (many, {"text": "why"}, ["why"]),
+        (anything, 7, [7]),
+        (keywords, {"text": "why"}, ["text"]),
+    ],
+)
+def test_none_and_default_values_are_arguments(handler: Any, args: Any, expected: Any) -> None:
+    assert outcome_of(handler, args) == Completed(expected)
+
+
+@pytest.mark.parametrize(
+    ("handler", "args", "says"),
+    [
+        (of_async, None, "missing required field `text`"),
+        (optional, {"text": 7}, "Expected `str`, got `int`"),
+        (with_more, {"text": "why", "often": 7}, "missing a required argument: 'question'"),
+        (lambda run, question: 1, None, "missing a required argument: 'question'"),
+    ],
+    ids=["none", "type", "mixed", "untyped"],
+)
+def test_arguments_that_do_not_fit_are_named_and_none_is_lost(handler: Any, args: Any, says: str) -> None:
+    outcome = outcome_of(handler, args)
+    assert isinstance(outcome, Failed)
+    assert "args: do not fit" in outcome.message
+    assert says in outcome.message

@@ -1,0 +1,238 @@
+"""Results are of the types that functions declare: documents, dataclasses and models of pydantic."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pydantic
+import pytest
+
+import holdfast
+from holdfast import typed_values
+from holdfast.processes import Completed, Failed
+from holdfast.worker import BlockingRun, Retry, Run, Worker
+
+
+class Source(pydantic.BaseModel):
+    url: pydantic.HttpUrl
+    seen: datetime.date
+
+
+class Report(pydantic.BaseModel):
+    title: str = pydantic.Field(min_length=2)
+    sources: list[Source] = []
+
+
+@dataclasses.dataclass
+class Plan:
+    question: str
+
+
+REPORT = Report(title="Tea", sources=[Source(url="https://example.org/", seen=datetime.date(2026, 1, 2))])  # type: ignore[arg-type]
+
+
+def outcome_of(*handlers: Callable[..., Any], args: Any = None) -> Any:
+    """Run the first handler, and the others as children named after their functions; return its outcome."""
+
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+            for handler in handlers:
+                worker.process(handler.__name__, retry=Retry(1))(handler)
+            run = await store.processes.start(handlers[0].__name__, args)
+            await worker.serve(until_idle=True)
+            return await run.outcome(timeout_ms=0)
+
+    return asyncio.run(main())
+
+
+def write(title: str) -> Report:
+    return REPORT.model_copy(update={"title": title})
+
+
+def test_models_of_pydantic_go_through_steps_arguments_children_and_results() -> None:
+    async def parent(run: Run, report: Report) -> Report:
+        assert report == REPORT
+        written = await run.step("write", write, "Rain")
+        child = await run.start("child", {"report": written})
+        return await child.result(Report)
+
+    def child(run: BlockingRun, report: Report) -> Report:
+        return report.model_copy(update={"title": report.title + "!"})
+
+    document = {"title": "Rain!", "sources": [{"url": "https://example.org/", "seen": "2026-01-02"}]}
+    assert outcome_of(parent, child, args={"report": REPORT}) == Completed(document)
+
+
+class Priced(pydantic.BaseModel, extra="forbid"):
+    net: int = pydantic.Field(alias="netPrice")
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def gross(self) -> int:
+        return self.net * 2
+
+
+def test_a_model_with_aliases_and_computed_fields_is_a_result() -> None:
+    def price() -> Priced:
+        return Priced(netPrice=3)
+
+    async def parent(run: Run) -> int:
+        return (await run.step("price", price)).gross
+
+    assert outcome_of(parent) == Completed(6)
+
+
+class LongReport(Report):
+    pages: int
+
+
+def test_an_object_of_a_derived_class_is_not_cut() -> None:
+    async def cut(run: Run) -> Report:
+        return LongReport(title="Rain", sources=[], pages=7)
+
+    outcome = outcome_of(cut)
+    assert isinstance(outcome, Failed)
+    assert "a LongReport has further fields, which would be lost: declare LongReport" in outcome.message
+
+
+def test_a_document_that_a_model_refuses_is_named() -> None:
+    async def parent(run: Run, report: Report) -> Report:
+        return report
+
+    outcome = outcome_of(parent, args={"report": {"title": "T"}})
+    assert isinstance(outcome, Failed)
+    assert "do not fit the types that" in outcome.message
+    assert "at least 2 characters" in outcome.message
+
+
+def of_int() -> int:
+    return "text"  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("way", ["async", "thread"])
+def test_a_handler_or_step_that_returns_another_type_fails_by_name(way: str) -> None:
+    async def handler(run: Run) -> int:
+        return "text"  # type: ignore[return-value]
+
+    def stepping(run: BlockingRun) -> None:
+        run.step("count", of_int)
+
+    outcome = outcome_of(handler if way == "async" else stepping)
+    assert isinstance(outcome, Failed)
+    place = "handler" if way == "async" else "run.step('count')"
+    assert place in outcome.message
+    assert "returned what is not a int: expected int, got str" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("declared", "right", "wrong"),
+    [
+        (int, True, "1"),
+        (float, 1, "1"),
+        (str, "a", None),
+        (None, None, 0),
+        (list[int], [1, 2], [1, "2"]),
+        (dict[str, list[int]], {"a": [1]}, {"a": [None]}),
+        (int | None, None, "a"),
+        (Literal["a", "b"], "a", "c"),
+        (list, [object()], {}),
+        (dict, {"a": 1}, []),
+        (Any, "a", ...),
+        (Callable[[], int], "a", ...),
+    ],
+)
+def test_a_result_that_fits_is_taken_and_any_other_refused(declared: Any, right: Any, wrong: Any) -> None:
+    def function() -> Any: ...
+
+    function.__annotations__["return"] = declared
+    found = typed_values.result_type(function)
+    assert typed_values.result_document(right, found) is right
+    if wrong is not ...:
+        with pytest.raises(TypeError, match="expected"):
+            typed_values.result_document(wrong, found)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="aliases that name themselves need Python 3.12")
+def test_an_alias_that_names_itself_is_followed_once() -> None:
+    names: dict[str, Any] = {}
+    exec("type Json = dict[str, Json] | list[Json] | str | None", names)
+    assert typed_values.result_document({"a": ["b", None]}, names["Json"]) == {"a": ["b", None]}
+    with pytest.raises(TypeError, match="expected"):
+        typed_values.result_document({"a": [1.5]}, names["Json"])
+
+
+def test_the_keys_of_a_declared_dictionary_keep_their_type() -> None:
+    document = typed_values.result_document({1: 2}, dict[int, int])
+    assert (document, typed_values.decoded(document, dict[int, int])) == ({"1": 2}, {1: 2})
+
+
+def test_a_child_result_of_another_type_is_an_error_that_names_the_child() -> None:
+    async def parent(run: Run) -> None:
+        child = await run.start("child", id="c1")
+        await child.result(Plan)
+
+    async def child(run: Run) -> int:
+        return 7
+
+    outcome = outcome_of(parent, child)
+    assert isinstance(outcome, Failed)
+    assert outcome.message.startswith("InvalidRequest: declared: the result of child run 'c1' is no Plan")
+
+
+@pytest.mark.parametrize(
+    ("value", "helps"), [(Plan("a"), True), (datetime.date(2026, 1, 1), True), (object(), False), (float("nan"), False)]
+)
+def test_the_advice_to_declare_a_type_is_given_only_if_it_helps(value: Any, helps: bool) -> None:
+    async def parent(run: Run) -> None:
+        await run.step("s", lambda: value)
+
+    outcome = outcome_of(parent)
+    assert isinstance(outcome, Failed)
+    assert "returned what cannot be stored" in outcome.message
+    assert ("declare the type" in outcome.message) is helps
+
+
+def test_a_turn_starts_a_run_with_typed_arguments() -> None:
+    with holdfast.open_blocking("memory:") as store:
+        with store.sessions.create("chat").turn("t") as turn:
+            ids = [turn.start("any", args) for args in (Plan("a"), {"report": REPORT})]
+        found = [store.processes.get(id) for id in ids]
+        args = [one.input.args for one in found if one and isinstance(one.input, holdfast.processes.Run)]
+    assert args == [{"question": "a"}, {"report": REPORT.model_dump(mode="json")}]
+
+
+# Waits in tasks of the handler's own.
+
+
+async def _with_gather(run: Run) -> None:
+    await asyncio.gather(run.sleep(60), asyncio.sleep(0))
+
+
+async def _with_group(run: Run) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(run.signal("go"))  # pyright: ignore[reportUnknownArgumentType]
+
+
+async def _with_task(run: Run) -> None:
+    child = await run.start("missing", detached=True)
+    await asyncio.create_task(child.result())
+
+
+@pytest.mark.parametrize("handler", [_with_gather, _with_group, _with_task])
+def test_a_wait_in_a_task_that_the_run_does_not_know_names_run_gather(handler: Callable[..., Any]) -> None:
+    outcome = outcome_of(handler)
+    assert isinstance(outcome, Failed)
+    assert "run.gather" in outcome.message
+
+
+def test_steps_may_run_in_tasks_of_the_handler() -> None:
+    async def handler(run: Run) -> list[int]:
+        return await asyncio.gather(*(run.step(f"s{number}", abs, number) for number in (-1, 2)))
+
+    assert outcome_of(handler) == Completed([1, 2])
