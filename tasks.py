@@ -40,6 +40,9 @@ Command = Sequence[str | Path]
 QUICK_BENCHMARKS: Command = (PYTHON, "-m", "benchmarks", "--quick", "--rounds", "1")
 """Every benchmark, once and with small sizes. The speeds mean nothing; it shows that all of them run."""
 
+NOT_ADAPTERS: Command = ("--ignore=tests/adapters",)
+ADAPTER_TESTS: Command = ("tests/adapters", "-n", "2", "--dist", "worksteal", "--all-frameworks")
+
 SLOW_FILES = (
     "tests/rules/test_schema_cost.py",
     "tests/contract/test_bounds.py",
@@ -64,13 +67,15 @@ def main(argv: Sequence[str]) -> int:
         "types": lambda _: run_types(),
         "docs": lambda _: run_docs(),
         "wheel": lambda _: run_wheel(),
+        "adapters": lambda _: run_adapters(),
         "unit": run_unit,
     }
     parser = argparse.ArgumentParser(prog="tasks.py", description=__doc__)
     parser.add_argument(
         "task",
         choices=tasks,
-        help="example [demo args] | test (everything) | fast (no server) | lint | types | docs | wheel | unit [args]",
+        help="example [demo args] | test (everything) | fast (no server) | lint | types | docs | wheel | "
+        "adapters (with the frameworks' own tests) | unit [args]",
     )
     options, rest = parser.parse_known_args(argv)
     if rest and options.task not in {"example", "unit"}:
@@ -101,6 +106,8 @@ def run_everything() -> None:
             step("mypy", mypy(typed_paths()))
             run_docs()
             step("wheel", [PYTHON, "tools/try_wheel.py", "--this-python"])
+            # Compiles the tests once, and not in each worker.
+            step("collect", [PYTHON, "-m", "pytest", "-qqq", "--collect-only", "--no-summary", *NOT_ADAPTERS])
         run_covered_tests()
 
 
@@ -172,7 +179,9 @@ def run_covered_tests() -> None:
     step("PgBouncer", [PYTHON, "tools/fetch_pgbouncer.py"])
     run([*coverage, "erase"])
     with scratch_folder() as scratch:
-        step("pytest", [*coverage, "run", "-m", "pytest", *workers], TMPDIR=scratch)
+        step("pytest", [*coverage, "run", "-m", "pytest", *workers, *NOT_ADAPTERS, "--draw"], TMPDIR=scratch)
+        # In a process of their own: the frameworks take seconds to import, in each worker.
+        step("adapters", [*coverage, "run", "-m", "pytest", *ADAPTER_TESTS], TMPDIR=scratch)
     run([*coverage, "combine", "--quiet"])
     run([*coverage, "json", "--quiet", "-o", "coverage.json"])
     step("coverage gate", [PYTHON, "tools/coverage_gate.py", "coverage.json"])
@@ -190,6 +199,13 @@ def folder_in_memory() -> str | None:
     """Return a folder in memory, or None without enough room. Tests of power loss simulate the disk themselves."""
     shared = Path("/dev/shm")  # noqa: S108 - a folder with a unique name is made in it
     return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > SCRATCH_BYTES else None
+
+
+def run_adapters() -> None:
+    """Run every test of the adapters, and the frameworks' own tests with them, and write the table of the documents."""
+    with scratch_folder() as scratch:
+        step("adapters", [PYTHON, "-m", "pytest", *ADAPTER_TESTS, "--whole-suites"], TMPDIR=scratch)
+    step("table", [PYTHON, "tools/adapter_table.py"])
 
 
 def run_unit(arguments: list[str]) -> None:
@@ -257,10 +273,10 @@ def has_module(name: str) -> bool:
 
 def step(title: str, command: Command, **variables: str) -> None:
     """Run a command under a heading and print its duration."""
-    started_s = time.monotonic()
+    started_s, used_s = time.monotonic(), processor_s()
     print(f"\n==> {title}: {describe(command)}", flush=True)
     run(command, **variables)
-    print(f"    {title}: ok in {time.monotonic() - started_s:.1f} s", flush=True)
+    report(title, started_s, processor_s() - used_s)
 
 
 @contextmanager
@@ -276,14 +292,27 @@ def beside(title: str, command: Command, **variables: str) -> Generator[None, No
         except BaseException:
             process.send_signal(signal.SIGINT)  # it has a server of its own to stop
             raise
+        used_s = processor_s()
         code = process.wait()
+        used_s = processor_s() - used_s
         said.seek(0)
         print(f"\n==> {title}: {describe(command)}", flush=True)
         sys.stdout.buffer.write(said.read())
         sys.stdout.buffer.flush()
         if code:
             raise subprocess.CalledProcessError(code, command)
-        print(f"    {title}: ok in {time.monotonic() - started_s:.1f} s", flush=True)
+        report(title, started_s, used_s)
+
+
+def processor_s() -> float:
+    """Return the processor time of commands that have ended, without servers that they left to themselves."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def report(title: str, started_s: float, used_s: float) -> None:
+    # Processor time hardly depends on other load, the duration does.
+    print(f"    {title}: ok in {time.monotonic() - started_s:.1f} s, processor {used_s:.1f} s", flush=True)
 
 
 def run(command: Command, **variables: str) -> None:

@@ -12,6 +12,7 @@ import pkgutil
 import random
 import signal
 import sys
+import zlib
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -38,7 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the whole contract on the second PostgreSQL, and not only a part",
     )
-
+    parser.addoption(
+        "--draw", action="store_true", help="of tests that repeat much (DRAWN), run the share that this seed draws"
+    )
+    parser.addoption("--all-frameworks", action="store_true", help="fail if the framework of an adapter is missing")
+    parser.addoption("--whole-suites", action="store_true", help="run the tests of the frameworks with our adapters")
     parser.addoption(
         "--citus",
         choices=("schema", "family"),
@@ -59,7 +64,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Start with the longest tests where several workers share them, so that none runs alone at the end."""
+    """Draw from tests that repeat much, and start with the longest, so that none of them runs alone at the end."""
+    if config.getoption("--draw"):
+        left_out = [item for item in items if not is_drawn(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_drawn(item)]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.path.relative_to(Path(__file__).parent).as_posix().startswith(LONGEST))
 
@@ -68,6 +77,38 @@ LONGEST = (
     *("faults", "loop_gaps", "planted", "test_state_machine.py"),
     *("backends/postgres/test_statements", "cli/test_demo.py", "worker"),
 )
+
+
+DRAWN = {
+    **dict.fromkeys(("faults/test_planted_bugs.py", "planted", "worker/test_crashes.py::test_a_planted_bug"), 3),
+    **dict.fromkeys(("backends/postgres/test_verify_damage.py", "backends/sqlite/test_loose_damage.py"), 4),
+    "backends/test_damaged_files.py": 4,
+    **dict.fromkeys(("loop_gaps", "rules/test_schema_cost.py", "test_secrets.py", "contract/test_hostile"), 3),
+    **dict.fromkeys(("backends/sqlite/test_hostile_pages.py", "backends/sqlite/test_byte_flips.py"), 3),
+    **dict.fromkeys(("faults/test_push_lane.py", "cli/test_demo.py", "contract/test_races.py"), 2),
+    **dict.fromkeys(("backends/postgres/test_renewal_races.py", "backends/postgres/test_job_races.py"), 3),
+    **dict.fromkeys(("test_json_chunks.py", "test_codec.py", "test_decoding.py", "rules/test_every_check.py"), 2),
+}
+"""Tests that repeat one promise with many values, damages or bugs: one in so many runs on a push, all on a release.
+
+The seed draws them, so that each run has others. Measured tests are never left out: the lines that a run reaches do not
+depend on its seed.
+"""
+DRAWN_BENCHES = {"second-blocking": 2, "pooled-blocking": 2, "sqlite-async": 2, "postgres-async": 2}
+"""Benches that repeat the contract of another one."""
+
+
+def is_drawn(item: pytest.Item) -> bool:
+    """Report whether this run's seed draws a test. Most tests always run."""
+    place = f"{item.path.relative_to(Path(__file__).parent).as_posix()}::{item.name}"
+    parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    share = max(
+        DRAWN_BENCHES.get(str(parameters.get("bench")), 1),
+        *(share for start, share in DRAWN.items() if place.startswith(start)),
+        1,
+    )
+    drawn = zlib.crc32(f"{os.environ['HOLDFAST_SEED']} {item.nodeid}".encode()) % share == 0
+    return drawn or is_measured(item)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -104,11 +145,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Measure coverage in tests that reach a line first, and not again in others that reach the same lines."""
     if MEASURING is None:
         return (yield)
-    if not is_measured(item):
-        # It tells child processes to measure; starting coverage again sets it again.
-        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+    measured = is_measured(item)
+    if measured:
+        MEASURING.start()
+    # It tells child processes to measure, which doubles their cost. Starting coverage sets it again.
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+    if not measured:
         return (yield)
-    MEASURING.start()
     try:
         return (yield)
     finally:
@@ -129,13 +172,19 @@ def is_measured(item: pytest.Item) -> bool:
         return False
     parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
     bench = parameters.get("bench")
-    if path.as_posix().startswith(MEASURED_IN_MEMORY) and bench != "memory-blocking":
-        return False
-    # Decisions depend on values. SQLite takes none itself: there, the first values reach the same lines as all.
-    if bench == "sqlite-blocking" and not is_first_of_its_values(item):
-        return False
-    # Measure a contract's case once for each database, and a seeded test once.
-    return bench not in UNMEASURED_BENCHES and not parameters.get("seed")
+    if bench is None:
+        # The layers above the backends run the same lines on any of them, and SQLite costs less.
+        is_above = path.parts[0] != "backends"
+        return not parameters.get("seed") and not (is_above and "postgres" in parameters.values())
+    if bench == "memory-blocking":
+        return True
+    # SQLite adds no line of a rule or an operation to those of memory. PostgreSQL adds those of its server functions,
+    # which the first values of a case reach.
+    return (
+        bench == "postgres-blocking"
+        and is_first_of_its_values(item)
+        and not path.as_posix().startswith(MEASURED_IN_MEMORY)
+    )
 
 
 def is_first_of_its_values(item: pytest.Item) -> bool:
@@ -144,11 +193,7 @@ def is_first_of_its_values(item: pytest.Item) -> bool:
     return not any(index for name, index in indices.items() if name != "bench")
 
 
-UNMEASURED_MODULES = ("holdfast.__main__", "holdfast.testing", "holdfast.torture")
-UNMEASURED_BENCHES = (
-    *("memory-async", "sqlite-async", "postgres-async"),
-    *("second-blocking", "pooled-blocking", "listening-blocking"),
-)
+UNMEASURED_MODULES = ("holdfast.__main__", "holdfast.adapters", "holdfast.testing", "holdfast.torture")
 UNMEASURED_FOLDERS = frozenset({"faults", "planted", "docs", "loop_gaps"})
 UNMEASURED = (
     *(
@@ -158,6 +203,7 @@ UNMEASURED = (
         "test_cold_start.py",
         "contract/test_second_process.py",
     ),
+    "rules/test_every_check.py::test_every_check_meets_anything",
     *("test_decoding.py", "test_codec.py::test_a_value_that_shares", "test_codec.py::test_a_refusal_says"),
     *(
         f"rules/test_schema_cost.py::test_the_largest_payload_that_is_accepted_ends_in_time[{kind}"
@@ -168,14 +214,16 @@ UNMEASURED = (
         "test_json_chunks.py::test_pieces_together",
         "test_cost.py::test_a_commit",
     ),
-    *("test_cost.py::test_a_thousand", "worker/test_outages.py::test_a_thousand"),
+    *("test_cost.py::test_a_thousand", "worker/test_outages.py::test_a_thousand", "worker/test_crashes.py"),
     *("backends/test_damaged_files.py", "backends/sqlite/test_byte_flips.py", "backends/sqlite/test_loose_damage.py"),
     *("backends/postgres/test_statement", "backends/postgres/test_process_races.py"),
     *("backends/postgres/test_stale_hints.py", "backends/postgres/test_verify_damage.py"),
+    *("backends/postgres/test_renewal_races.py", "backends/postgres/test_job_races.py", "test_secrets.py"),
+    *("backends/sqlite/test_hostile_pages.py", "cli/test_demo.py"),
 )
 """Tests that repeat with many values, orders or damages, or at the largest size, what others do once."""
 
-MEASURED_IN_MEMORY = "contract/test_hostile"
+MEASURED_IN_MEMORY = ("contract/test_hostile", "contract/test_bounds.py")
 """Tests of calls that are refused before any database is asked."""
 
 NO_SECOND = "NONE FOUND, its tests are skipped"

@@ -72,6 +72,18 @@ def test_another_missing_module_is_not_taken_for_the_extra() -> None:
         raise ModuleNotFoundError("no module named 'ssl'", name="ssl")
 
 
+@pytest.mark.parametrize("missing", ["google", "google.adk", "google.adk.sessions"])
+def test_an_adapter_without_its_framework_says_what_to_install(missing: str) -> None:
+    advice = r"the adapter for Google ADK needs the module google.adk: pip install 'holdfast\[adk\]'"
+    with pytest.raises(ModuleNotFoundError, match=advice), extras.adapting("adk", framework="Google ADK"):
+        raise ModuleNotFoundError(missing, name=missing)
+
+
+def test_an_adapter_passes_on_that_another_module_is_missing() -> None:
+    with pytest.raises(ModuleNotFoundError, match="googly"), extras.adapting("adk", framework="Google ADK"):
+        raise ModuleNotFoundError("googly", name="googly")
+
+
 def test_every_extra_that_a_call_needs_is_declared() -> None:
     assert {*extras.MODULES, "testing"} == set(PROJECT["optional-dependencies"])
     required = "".join(PROJECT["dependencies"]).replace("-", "_")

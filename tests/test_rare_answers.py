@@ -13,7 +13,7 @@ import holdfast
 from holdfast.leases import OnProcess, OnSession, Token
 from holdfast.operations import streams
 from holdfast.ports.verdicts import LeaseVerdict
-from holdfast.processes import Completed
+from holdfast.processes import Completed, External
 from holdfast.queue import WorkCompletion
 from holdfast.rules import verdicts
 from holdfast.rules.streams import Block
@@ -39,6 +39,7 @@ def test_a_claim_on_a_session_that_never_was_cannot_emit() -> None:
         ("unknown", OnProcess("run-1"), holdfast.UnknownProcess),
         ("ended", OnProcess("run-1"), holdfast.AlreadyTerminal),
         ("lease_lost", OnSession("chat"), holdfast.LeaseLost),
+        ("held", OnProcess("run-1"), holdfast.LeaseHeld),
     ],
 )
 def test_a_servers_verdict_on_a_lease_is_an_error(verdict: Any, resource: Any, error: type[Exception]) -> None:
@@ -51,6 +52,7 @@ def test_a_turn_without_messages_is_followed() -> None:
         session = store.sessions.create("chat")
         session.commit(holdfast.Commit(turn_id="t1"))
         [item] = session.follow(0, timeout_ms=0)
+        assert isinstance(item, holdfast.sessions.StreamCommit)
         assert (item.turn_id, item.messages) == ("t1", ())
 
 
@@ -70,3 +72,20 @@ def test_a_damaged_end_that_may_name_a_successor_is_kept_by_a_prune(tmp_path: Pa
         assert store.processes.get("good") is None
         with pytest.raises(holdfast.Corrupt):
             store.processes.get("bad")
+
+
+def test_a_session_without_turns_has_no_history_from_either_end() -> None:
+    with holdfast.open_blocking("memory:") as store:
+        session = store.sessions.create("chat")
+        assert [list(session.history(newest_first=first)) for first in (True, False)] == [[], []]
+
+
+def test_a_server_renews_the_lease_beside_a_lost_one(clean_postgres_url: str) -> None:
+    with holdfast.open_blocking(clean_postgres_url) as store:
+        leases = []
+        for name in ("ended", "held"):
+            store.processes.register(holdfast.ProcessRegistration(name, External()))
+            leases.append(store.leases.claim(OnProcess(name), owner_id="w", ttl_ms=60_000))
+        store.processes.complete("ended", Completed())
+        beat = store.workers.heartbeat(ttl_ms=60_000, leases=leases)
+        assert [one is not None for one in beat.leases] == [False, True]

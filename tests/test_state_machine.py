@@ -35,6 +35,7 @@ FACETS = ("sessions", "queue", "attachments", "processes", "events", "grants", "
 MOVING = {
     "artifacts.list",
     "processes.restore",
+    "queue.restore",
     "triggers.deliveries",
     "triggers.occurrences",
     "triggers.restore",
@@ -54,7 +55,13 @@ SCHEDULES = {"triggers.wait_undelivered"}
 REACHED = {"follow", "interrupt"}
 """Turns of workers that are watched or stopped: the contract's cases compare the backends."""
 
-BESIDE = MOVING | OF_OTHER_CALLS | RUNS | SCHEDULES | REACHED
+REMEDIES = {
+    *(f"maintenance.explain_{name}" for name in ("process", "schedule", "session")),
+    *("leases.revoke", "queue.release", "triggers.redeliver", "processes.retry"),
+}
+"""Explanations and remedies: the contract's cases compare the backends."""
+
+BESIDE = MOVING | OF_OTHER_CALLS | RUNS | SCHEDULES | REACHED | REMEDIES
 
 REFUSALS = {
     "AlreadyTerminal",

@@ -7,7 +7,8 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -47,6 +48,60 @@ def test_fast_collects_the_rules_and_the_contract_on_memory_and_sqlite(tasks: Mo
     assert sum("memory-blocking" in line for line in contract) > 1_000
     assert sum("sqlite-blocking" in line for line in contract) > 1_000
     assert [line for line in contract if "memory-blocking" not in line and "sqlite-blocking" not in line] == []
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("holdfast_conftest", ROOT / "tests" / "conftest.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def case(place: str, number: int, **parameters: str) -> Any:
+    """Return a test as pytest describes it, with parameters."""
+    name = f"test_it[{number}]"
+    indices = dict.fromkeys(parameters, 0) | {"number": number}
+    callspec = SimpleNamespace(params=parameters | {"number": number}, indices=indices)
+    return SimpleNamespace(path=ROOT / "tests" / place, name=name, nodeid=f"tests/{place}::{name}", callspec=callspec)
+
+
+def test_a_push_draws_other_tests_with_each_seed_and_a_release_runs_them_all(
+    hooks: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [case("planted/test_planted.py", number) for number in range(300)]
+
+    def drawn(seed: str) -> set[str]:
+        monkeypatch.setenv("HOLDFAST_SEED", seed)
+        return {one.name for one in cases if hooks.is_drawn(one)}
+
+    shares = [drawn(str(seed)) for seed in range(30)]
+    assert all(60 < len(share) < 140 for share in shares)
+    assert set().union(*shares) == {one.name for one in cases}
+    assert drawn("0") == shares[0] != shares[1]
+    assert all("--draw" not in path.read_text(encoding="utf-8") for path in (ROOT / "tools").glob("*.py"))
+
+
+def test_no_measured_test_and_no_other_one_is_left_to_a_draw(
+    hooks: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SEED", "1")
+    always = [
+        *(case("contract/test_races.py", number, bench="memory-blocking") for number in range(50)),
+        *(case("contract/test_queue.py", number, bench="postgres-blocking") for number in range(50)),
+        *(case("backends/sqlite/test_kills.py", number) for number in range(50)),
+    ]
+    assert [one.nodeid for one in always if not hooks.is_drawn(one)] == []
+    assert not all(
+        hooks.is_drawn(case("contract/test_queue.py", number, bench="pooled-blocking")) for number in range(50)
+    )
+
+
+def test_draws_name_tests_that_there_are(hooks: ModuleType) -> None:
+    starts = (start.split("::")[0] for start in hooks.DRAWN)
+    assert [start for start in starts if not [*(ROOT / "tests").glob(f"{start}*")]] == []
 
 
 def test_fast_leaves_out_files_that_there_are(tasks: ModuleType) -> None:

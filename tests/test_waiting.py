@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 import threading
@@ -308,6 +309,35 @@ def test_an_unknown_change_wakes_all_watchers() -> None:
     signals.publish_all()
     assert all(watch.result() is None for watch in watches)
     signals.publish_all()
+    assert not signals.watched
+
+
+@pytest.mark.parametrize("wake", ["publish", "publish_all", "fail_all"])
+def test_a_watch_may_end_in_the_garbage_collector_of_a_publisher(wake: str) -> None:
+    signals = Signals()
+    names = [f"topic {number}" for number in range(4)]
+    ended = [signals.watch(name) for _ in range(40) for name in names]
+    kept = [signals.watch(name) for name in names]
+    calls: dict[str, Callable[[], None]] = {
+        "publish": lambda: signals.publish(names),
+        "publish_all": signals.publish_all,
+        "fail_all": lambda: signals.fail_all(Broken),
+    }
+
+    def end_one(phase: str, _: object) -> None:
+        if phase == "start" and ended:
+            ended.pop().cancel()
+
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.callbacks.append(end_one)
+    gc.set_threshold(1)
+    try:
+        calls[wake]()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(end_one)
+    assert all(watcher.done() for watcher in kept)
     assert not signals.watched
 
 

@@ -147,7 +147,8 @@ def plans_in(log: str) -> dict[str, str]:
         first = next((place for place, line in enumerate(lines) if "  (cost=" in line), None)
         if first is None or not lines[1].startswith("Query Text: "):
             continue
-        statement = " ".join(" ".join(lines[1:first]).removeprefix("Query Text: ").split())
+        text, *_ = " ".join(lines[1:first]).removeprefix("Query Text: ").split("Query Parameters:")
+        statement = " ".join(text.split())
         if re.search(r"FROM \S+_v1\(|pg_notify", statement):
             continue  # the call of a function, or a notification
         plan = re.sub(r"\(cost=[^)]*\) ?", "", "\n".join(lines[first:])).rstrip()

@@ -45,7 +45,7 @@ TOPICS = (
         "opening.md",
         "Opening a store",
         (("store", holdfast.Store),),
-        ("factory", "store", "blocking", "folder", "ports", "records.options", "records.limits"),
+        ("factory", "store", "blocking", "blocking_turn", "folder", "ports", "records.options", "records.limits"),
     ),
     Topic(
         "sessions.md",
@@ -68,7 +68,7 @@ TOPICS = (
         (("worker", holdfast.Worker), ("run", worker.Run), ("store.workers", facets.Workers)),
         (
             *("worker.worker", "worker.retries", "worker.jobs", "worker.run", "worker.blocking_run", "worker.tally"),
-            *("worker.run_errors", "worker.journal", "worker.facts", "worker.replaying"),
+            *("worker.children", "worker.run_errors", "worker.journal", "worker.facts", "worker.replaying"),
             "records.workers",
         ),
     ),
@@ -97,7 +97,7 @@ TOPICS = (
         "maintenance.md",
         "Maintenance",
         (("store.maintenance", facets.Maintenance),),
-        ("records.maintenance", "records.diagnosis"),
+        ("records.maintenance", "records.diagnosis", "records.explanations"),
     ),
     Topic(
         "observing.md",
@@ -228,12 +228,16 @@ def anchor(place: str) -> str:
 # ---------------------------------------------------------------------------- sections
 
 
+OF_THE_WORKER = {"fall_asleep", "until", "watch_tasks", "while_wanted", "all_children", "result_of"}
+"""Methods of a run that the worker calls, and no handler."""
+
+
 def facet_section(name: str, facet: type) -> Iterator[str]:
     yield f"## `{name}`"
     yield from prose(inspect.getdoc(facet) or "")
     members_of = {name: value for base in facet.__mro__[-2::-1] for name, value in vars(base).items()}
     for method, value in members_of.items():
-        if method.startswith("_"):
+        if method.startswith("_") or method in OF_THE_WORKER:
             continue
         if isinstance(value, property):
             yield f"### `{name}.{method}`"

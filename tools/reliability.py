@@ -1,12 +1,12 @@
 """Runs the reliability programme and writes RELIABILITY.md: runs, machine, invariants, violations and bugs found.
 
-Usage: python tools/reliability.py [--minutes 40] [--seed N] [--url URL] [--out RELIABILITY.md]
+Usage: python tools/reliability.py [--minutes 40] [--seed N] [--url URL] [--out RELIABILITY.md] [--again]
 
 Runs the whole programme: every fault of `holdfast.torture` on SQLite and on PostgreSQL, the suites that play random
 programs, wrong clocks, damage, migrations and hostile input with the numbers of a release, and every planted bug. Each
 row runs once; the time left is then shared in proportion to what each still needs. Without `--url` a private PostgreSQL
 server is started, if this machine has the programs of one. The exit code is 1 if anything was violated or a planted bug
-went unnoticed.
+went unnoticed. Once the cause is mended, `--again` repeats those rows, and the page names the commit of each.
 """
 
 import argparse
@@ -18,6 +18,8 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -33,6 +35,7 @@ from holdfast.torture.running import Result, Violation, run_fault
 from holdfast.torture.servers import Server, found
 
 ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "build" / "reliability.json"
 TRACK_RECORD = ROOT / "docs" / "explanation" / "faults.md"
 BACKENDS = {"sqlite": "SQLite", "postgres": "PostgreSQL", "both": "both"}
 ENOUGH_RUNS = 3
@@ -115,29 +118,99 @@ NOT_RUN = {
 """Rows of the programme that are not run here, and why."""
 
 
+class Report(msgspec.Struct, frozen=True):
+    """The results of a run, kept so that rows of it can be repeated."""
+
+    results: tuple[Result, ...]
+    server: str
+    seed: int
+    minutes: float
+    caught: tuple[str, ...]
+    missed: tuple[str, ...]
+    commit: str
+    day: str
+    again: tuple[str, ...] = ()
+    """Rows that were repeated at a later commit, and that commit."""
+
+    @property
+    def violated(self) -> tuple[Result, ...]:
+        return tuple(result for result in self.results if result.violations)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--minutes", type=float, default=40.0, help="for faults and suites; planted bugs come on top")
+    parser.add_argument("--minutes", type=float, default=40.0, help="for what is repeated: faults and counted suites")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--url", help="a PostgreSQL database in which a scratch schema may be made")
     parser.add_argument("--out", type=Path, default=ROOT / "RELIABILITY.md")
+    parser.add_argument("--again", action="store_true", help="repeat the violated rows of the last run, and no others")
     options = parser.parse_args()
     # On SIGTERM, still remove the servers and the folders.
     signal.signal(signal.SIGTERM, asked_to_stop)
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-reliability-") as folder:
-        suites = run_suites(Path(folder), options.minutes * 60 * SUITE_SHARE, options.seed)
-        left_s = options.minutes * 60 - (time.monotonic() - began_s)
-        faults, server = run_everywhere(Path(folder), left_s, options.seed, options.url)
-        planted = [run_tests(Path(folder), words, WHOLE) for words in PLANTED]
-    minutes = (time.monotonic() - began_s) / 60
+        if options.again:
+            kept = msgspec.json.decode(KEPT.read_bytes(), type=Report)
+            report = run_again(Path(folder), kept, options.url)
+        else:
+            report = run_all(Path(folder), options.minutes * 60, options.seed, options.url)
+    report = msgspec.structs.replace(report, minutes=report.minutes + (time.monotonic() - began_s) / 60)
+    KEPT.parent.mkdir(exist_ok=True)
+    KEPT.write_bytes(msgspec.json.encode(report))
+    options.out.write_text(page(report), encoding="utf-8")
+    print(f"{options.out} written after {report.minutes:.1f} minutes")
+    return 1 if report.missed or report.violated else 0
+
+
+def run_all(folder: Path, most_s: float, seed: int, url: str | None) -> Report:
+    """Run the whole programme."""
+    commit = current_commit()
+    suites = run_suites(folder, most_s * SUITE_SHARE, seed)
+    with servers(folder, url) as (scratches, server):
+        faults = run_faults(scratches, most_s * (1 - SUITE_SHARE), seed)
+    caught, missed = run_planted(folder)
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    return Report((*faults, *suites), server, seed, 0.0, caught, missed, commit, day)
+
+
+def run_again(folder: Path, kept: Report, url: str | None) -> Report:
+    """Repeat the rows that were violated, as often as they ran, and the planted bugs if one was missed."""
+    commit = current_commit()
+    repeated: dict[tuple[str, str], Result] = {}
+    with servers(folder, url) as (scratches, _):
+        for result in kept.violated:
+            repeated[result.fault, result.backend] = run_row(folder, scratches, result)
+            say(repeated[result.fault, result.backend])
+    results = tuple(repeated.get((result.fault, result.backend), result) for result in kept.results)
+    caught, missed = run_planted(folder) if kept.missed else (kept.caught, kept.missed)
+    notes = [*(f"{fault} on {BACKENDS[backend]}" for fault, backend in repeated)]
+    if kept.missed:
+        notes.append("the planted bugs")
+    again = (*kept.again, *(f"{note}, at `{commit}`" for note in notes))
+    return msgspec.structs.replace(kept, results=results, caught=caught, missed=missed, again=again)
+
+
+def run_row(folder: Path, scratches: list[Scratch], result: Result) -> Result:
+    """Repeat one row with the seed that was violated."""
+    seed = result.violations[0].seed
+    for suite in SUITES:
+        if (suite.name, suite.backend) == (result.fault, result.backend):
+            if suite.variable is None:
+                return result_of(suite, run_tests(folder, suite.tests, WHOLE, at_once=CORES), 0, seed)
+            return result_of(suite, probe(folder, suite, result.cases, seed), result.cases, seed)
+    [scratch] = [scratch for scratch in scratches if scratch.kind == result.backend]
+    [fault] = [fault for fault in FAULTS if fault.name == result.fault]
+    more = run_fault(scratch, fault, seed=seed, wanted=max(1, result.cases))
+    return msgspec.structs.replace(more, wanted=result.wanted)
+
+
+def run_planted(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the planted bugs that were noticed, and those that were not."""
+    planted = [run_tests(folder, words, WHOLE) for words in PLANTED]
     caught = [name for one in planted for name in one.passed]
     missed = [name for one in planted for name in (*one.failed, *(f"{name} (skipped)" for name in one.skipped))]
     missed += [f"{words[0]}: nothing was run" for words, one in zip(PLANTED, planted, strict=True) if not one.run]
-    results = [*faults, *suites]
-    options.out.write_text(page(results, server, options.seed, minutes, caught, missed), encoding="utf-8")
-    print(f"{options.out} written after {minutes:.1f} minutes")
-    return 1 if missed or any(result.violations for result in results) else 0
+    return tuple(caught), tuple(missed)
 
 
 def asked_to_stop(*_: object) -> NoReturn:
@@ -147,8 +220,9 @@ def asked_to_stop(*_: object) -> NoReturn:
 # Faults.
 
 
-def run_everywhere(folder: Path, most_s: float, seed: int, url: str | None) -> tuple[list[Result], str]:
-    """Run the faults on both backends. Return the results, and the server's version."""
+@contextmanager
+def servers(folder: Path, url: str | None) -> Generator[tuple[list[Scratch], str], None, None]:
+    """Yield a place for stores on each backend, and the server's version."""
     server: Server | None = None
     if url is None and found() is not None:
         server = Server()
@@ -161,10 +235,9 @@ def run_everywhere(folder: Path, most_s: float, seed: int, url: str | None) -> t
             postgres = PostgresScratch(url, folder)
             scratches.append(postgres)
             told = str(postgres.rows("server_version")[0][0])
-        results = run_faults(scratches, most_s, seed)
+        yield scratches, told
         for scratch in scratches:
             scratch.remove()
-        return results, told
     finally:
         if server is not None:
             server.remove()
@@ -262,20 +335,20 @@ def run_tests(folder: Path, words: tuple[str, ...], variables: dict[str, str], *
         wrong = [*case.findall("failure"), *case.findall("error")]
         skips = case.findall("skipped")
         (told.failed if wrong else told.skipped if skips else told.passed).append(name)
-        told.problems.extend(f"{name}: {one.get('message', '')}" for one in wrong)
+        told.problems.extend(f"{name}: {one.get('message', '')}\n{(one.text or '')[-1_500:]}" for one in wrong)
         told.reasons.extend(one.get("message", "") for one in skips)
     return told
 
 
 def run_suites(folder: Path, most_s: float, seed: int) -> list[Result]:
-    """Run every suite, each with as many cases as fit into its share of the time."""
-    end_s = time.monotonic() + most_s
+    """Run every suite: whole, or with as many cases as fit into its share of the time."""
     results: list[Result] = []
     counted = [suite for suite in SUITES if suite.variable is not None]
     for suite in SUITES:
         if suite.variable is None:
             results.append(result_of(suite, run_tests(folder, suite.tests, WHOLE, at_once=CORES), 0, seed))
             say(results[-1])
+    end_s = time.monotonic() + most_s
     probes = [result_of(suite, probe(folder, suite, suite.probe, seed), suite.probe, seed) for suite in counted]
     for number, suite in enumerate(counted):
         first = probes[number]
@@ -313,16 +386,17 @@ def say(result: Result) -> None:
     state = f"skipped: {result.skipped}" if result.skipped else f"{result.cases} of {result.wanted} {result.unit}"
     line = f"{BACKENDS[result.backend]:10} {result.fault:26} {state}, {len(result.violations)} violations"
     print(f"{line}, {result.spent_s:.0f} s", flush=True)
+    for violation in result.violations:
+        for problem in violation.problems:
+            print(f"    seed {violation.seed}: {problem}", flush=True)
 
 
 # The page.
 
 
-def page(
-    results: list[Result], server: str, seed: int, minutes: float, caught: list[str], missed: list[str]
-) -> str:  # fmt: skip
+def page(report: Report) -> str:
     """Return the whole page."""
-    commit = git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
+    results = report.results
     run = [result for result in results if result.skipped is None]
     short = [result for result in run if result.cases < result.wanted and not result.violations]
     violated = [result for result in run if result.violations]
@@ -332,9 +406,10 @@ def page(
         "",
         "<!-- Written by tools/reliability.py. -->",
         "",
-        f"Run on {time.strftime('%Y-%m-%d', time.gmtime())} at commit `{commit}`: {minutes:.0f} minutes, seed {seed}.",
+        f"Run on {report.day} at commit `{report.commit}`: {report.minutes:.0f} minutes, seed {report.seed}.",
+        *(f"Run again, once what it found was mended: {note}." for note in report.again),
         f"Python {platform.python_version()}, {platform.system()} {platform.release()} on {platform.machine()}, "
-        f"{os.cpu_count()} cores, SQLite {apsw.sqlite_lib_version()}, PostgreSQL {server}, "
+        f"{os.cpu_count()} cores, SQLite {apsw.sqlite_lib_version()}, PostgreSQL {report.server}, "
         f"asyncpg {version('asyncpg')}.",
         "",
         f"**{whole} of {rows(len(run))} ran as often as a release asks and held; {len(short)} held and reached less;",
@@ -367,16 +442,17 @@ def page(
         "",
         "## Planted bugs",
         "",
-        f"A test that cannot fail proves nothing: {len(caught)} bugs were put in, one at a time, and noticed.",
+        f"A test that cannot fail proves nothing: {len(report.caught)} bugs were put in, one at a time, and noticed.",
         "",
-        *(f"- {name}" for name in caught),
-        *(f"- **NOT noticed: {name}**" for name in missed),
+        *(f"- {name}" for name in report.caught),
+        *(f"- **NOT noticed: {name}**" for name in report.missed),
         "",
     ]
     for result in violated:
         lines += [f"## Violated: {result.fault} on {BACKENDS[result.backend]}", ""]
         for one in result.violations:
-            lines += [f"`{again(result, one)}`", "", "```", *(problem[:2_000] for problem in one.problems[:5]), "```"]
+            shown = (problem.replace(f"{ROOT}{os.sep}", "")[:2_000] for problem in one.problems[:5])
+            lines += [f"`{again(result, one)}`", "", "```", *shown, "```"]
             lines.append("")
     return "\n".join([*lines, *track_record()]).rstrip() + "\n"
 
@@ -410,6 +486,10 @@ def track_record() -> list[str]:
     text = TRACK_RECORD.read_text(encoding="utf-8")
     _, heading, rest = text.partition("## What they found")
     return [heading, *rest.split("\n## ", 1)[0].splitlines()]
+
+
+def current_commit() -> str:
+    return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
 
 
 def git(*arguments: str) -> str:

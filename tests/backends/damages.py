@@ -131,6 +131,10 @@ UNSEEN: dict[str, tuple[str, str]] = {
     "stream_blocks.turn_id": ("other", NAME),
     "stream_blocks.begun_at_ms": ("huge more less", TIME),
     "stream_blocks.*": ("missing", FORGOTTEN),
+    "session_labels.session_key": ("more", "another session of the family could have this label"),
+    "session_labels.key": ("other", NAME),
+    "session_labels.value": ("other blank", NAME),
+    "session_labels.*": ("missing", FORGOTTEN),
 }
 """Damage that leaves a row which could be right: the column, the ways, and why nothing contradicts it."""
 

@@ -45,7 +45,7 @@ def check(store: holdfast.BlockingStore, lose: Callable[[str, str], None]) -> No
         read()
     for table, where, key, readings in (
         ("events", "sequence = 3", "p/3", events),
-        ("revisions", "revision = 3", "1/3", revisions),
+        ("revisions", "node_count = 3", "1/3", revisions),
         ("nodes", "node_id = 'n2'", None, [lambda: session.load_node("n2"), lambda: session.load_node("no such")]),
     ):
         lose(table, where)

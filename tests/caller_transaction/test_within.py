@@ -104,6 +104,19 @@ def test_what_was_rolled_back_can_be_done_again_under_the_same_names(app: Any) -
     assert (again.revision, again.replayed) == (1, True)
 
 
+def test_the_tombstones_of_a_turn_are_part_of_the_transaction(app: Any) -> None:
+    prepare(app)
+    chat = app.store.sessions.handle("chat")
+    app.call(chat.commit(turn("first", graph=holdfast.Append([holdfast.Node("n1"), holdfast.Node("n2")]))))
+    erasure = turn("erase", tombstones=["n2"], graph=holdfast.sessions.Unchanged(leaf="n1"))
+    for end, left in (("ROLLBACK", ["n1", "n2"]), ("COMMIT", ["n1"])):
+        app.begin()
+        assert app.call(app.within().sessions.handle("chat").commit(erasure)).tombstoned == 1
+        app.run(end)
+        assert [node.id for node in app.call(chat.nodes())] == left
+    assert app.call(chat.commit(erasure)).replayed is True
+
+
 def test_a_refused_operation_leaves_no_trace_and_the_transaction_goes_on(app: Any) -> None:
     prepare(app)
     app.call(app.store.queue.enqueue(work("taken")))

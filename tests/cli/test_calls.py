@@ -47,7 +47,7 @@ def test_the_environment_names_the_store_and_an_option_goes_first(
 
 WRONG_CALLS = [
     ([], "required: COMMAND"),
-    (["nonsense"], "invalid choice: 'nonsense'"),
+    (["nonsense"], "there is no command 'nonsense'"),
     (["sessions", "show"], "required: SESSION"),
     (["prune", "--settled-batches", "soon"], "'soon' is not a length of time: write 500ms, 30s, 15m, 12h or 7d"),
     (["sessions", "list", "--limit", "-1"], "--limit"),
@@ -55,7 +55,7 @@ WRONG_CALLS = [
     (["processes", "signal", "p", "go", "--payload", "@missing.json"], "cannot read 'missing.json'"),
     (["sessions", "list", "--url", "agent.db", "--schema", "x"], "--schema and --pooler are for PostgreSQL"),
     (["sessions", "list", "--url", "mysql://db/x"], "not a database that this version knows"),
-    (["sessions", "li", "--url", "agent.db"], "invalid choice"),
+    (["sessions", "li", "--url", "agent.db"], "there is no command 'li'"),
 ]
 
 
@@ -161,9 +161,13 @@ DESTRUCTIVE = [
     ["queue", "cancel", "chat", "BATCH"],
     ["queue", "retry", "chat", "DEAD"],
     ["queue", "drop", "chat", "DEAD"],
+    ["queue", "release", "held", "HELD"],
+    ["leases", "release", "--process", "build"],
     ["triggers", "cancel", "trigger:1"],
+    ["triggers", "redeliver", "process:1"],
     ["schedules", "remove", "nightly"],
     ["processes", "cancel", "build"],
+    ["processes", "retry", "failed"],
     ["attachments", "sweep"],
     ["gc"],
     ["vacuum"],
@@ -179,6 +183,8 @@ def test_what_destroys_is_refused_without_a_terminal_and_without_yes(
     with holdfast.open_blocking(file) as store:
         store.sessions.create("chat")
         store.processes.register(holdfast.ProcessRegistration("build", holdfast.processes.External()))
+        store.processes.start("research", id="failed")
+        store.processes.complete("failed", holdfast.processes.Failed("no"))
         store.triggers.subscribe(
             holdfast.triggers.SubscriptionDraft(source_type="cron", target=holdfast.processes.External())
         )
@@ -189,8 +195,11 @@ def test_what_destroys_is_refused_without_a_terminal_and_without_yes(
         claim = store.queue.claim_exactly("chat", [dead], owner_id="w1")
         assert claim is not None
         store.queue.fail(claim, "no", max_attempts=1)
+        held = store.queue.enqueue(holdfast.WorkDraft(session_id="held", payloads=[3])).batch_id
+        store.queue.claim("held", owner_id="w1")
+        store.leases.claim(holdfast.leases.OnProcess("build"), owner_id="w1")
         before = store.maintenance.stats()
-    named = {"BATCH": batch, "DEAD": dead}
+    named = {"BATCH": batch, "DEAD": dead, "HELD": held}
     said = run(*(named.get(one, one) for one in arguments), "--url", file)
     assert (said.code, said.err) == (
         2,
@@ -352,6 +361,30 @@ def test_bash_completes_commands_options_and_values() -> None:
     assert completed(["holdfast", "completion", ""]) >= {"bash", "zsh", "fish"}
 
 
+def test_bash_completes_ids_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.db"
+    with holdfast.open_blocking(file) as store:
+        for name in ("chat-1", "chat-2", "mail", "two words", "\x1b[31m"):
+            store.sessions.create(name)
+        store.processes.start("research", id="run-1")
+        store.schedules.put("nightly", "0 3 * * *")
+    program = tmp_path / "bin" / "holdfast"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOLDFAST_URL", str(file))
+    assert completed(["holdfast", "sessions", "show", "chat"]) == {"chat-1", "chat-2"}
+    assert completed(["holdfast", "sessions", "show", "two"]) == {"two\\", "words"}, "one word for the shell"
+    assert completed(["holdfast", "queue", "list", "--session", "m"]) == {"mail"}
+    assert completed(["holdfast", "why", ""]) == {"chat-1", "chat-2", "mail", "two\\", "words", "run-1", "nightly"}
+    assert completed(["holdfast", "schedules", "pause", ""]) == {"nightly"}
+    assert "--json" in completed(["holdfast", "sessions", "show", "chat-1", "--"]), "options come after the id"
+    monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "nothing.db"))
+    assert completed(["holdfast", "sessions", "show", "chat"]) == set(), "an error is not printed into the line"
+    assert completed(["holdfast", "--url", str(file), "processes", "show", ""]) == {"run-1"}
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_parses(run: Any, tmp_path: Path, shell: str) -> None:
     if shutil.which(shell) is None:
@@ -382,6 +415,7 @@ def test_a_completion_script_names_every_command_and_option(run: Any, shell: str
         ("demo", "--patience"),
         ("torture --list", "--attachments"),
         ("torture --list", "--patience"),
+        *[("worker app:worker", f"--{name}") for name in ("url", "schema", "attachments", "patience")],
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused_before_and_after_the_command(
@@ -394,6 +428,11 @@ def test_an_option_that_would_be_ignored_is_refused_before_and_after_the_command
         said = run(*call)
         assert (said.code, said.out) == (2, "")
         assert option in said.err
+
+
+def test_a_store_for_the_worker_of_a_program_is_refused_with_the_reason(run: Any) -> None:
+    for call in (["worker", "app:worker", "--url=b.db"], ["--url", "b.db", "worker", "app:worker"]):
+        assert "worker does not take --url, because the program names the store" in run(*call).err
 
 
 def test_the_help_of_the_demo_says_where_it_plays(run: Any) -> None:

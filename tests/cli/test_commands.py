@@ -25,7 +25,7 @@ from holdfast.testing.clock import ManualClock
 
 NOW = 1_700_000_000_000
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-CHAT = {
+CHAT: dict[str, Any] = {
     "session_id": "chat",
     "name": "First",
     "owner": "ada",
@@ -35,6 +35,7 @@ CHAT = {
     "node_count": 5,
     "created_at_ms": NOW,
     "changed_at_ms": NOW,
+    "labels": {},
 }
 FORK = {
     **CHAT,
@@ -232,8 +233,8 @@ def test_sessions_are_listed_in_pages(on: Any, filled: Any) -> None:
     assert on("sessions", "list", "--changed-since", NOW + 1, "--json").json == {"items": [], "next": None}
     text = on("sessions", "list", "--limit", 1)
     assert text.out == (
-        "session  name   owner  model       revision  nodes  changed\n"
-        "chat     First  ada    some-model  1         5      2023-11-14 22:13:20Z\n"
+        "session  name   owner  model       labels  revision  nodes  changed\n"
+        "chat     First  ada    some-model  -       1         5      2023-11-14 22:13:20Z\n"
     )
     assert text.err.startswith("there is more: --after ")
 
@@ -254,6 +255,7 @@ def test_a_session_is_shown_as_it_stands(on: Any, filled: Any) -> None:
             "owner": "ada",
             "cwd": None,
             "relation": {"kind": "root"},
+            "labels": {},
         },
         "revision": 1,
         "node_count": 5,
@@ -388,9 +390,18 @@ def test_a_deleted_session_is_reported_and_gone(on: Any, filled: Any) -> None:
         "cleared_wake_targets": 0,
         "orphaned_process_ids": [],
         "preserved_process_ids": [],
+        "descendant_ids": [],
     }
     again = on("sessions", "delete", "fork", "--yes", "--json")
     assert (again.code, "session 'fork' was deleted" in again.err) == (1, True)
+    assert on("sessions", "show", "fork").code == 1
+
+
+def test_a_tree_is_deleted_only_at_the_revision_that_was_seen(on: Any, filled: Any) -> None:
+    refused = on("sessions", "delete", "chat", "--tree", "--expected-revision", 9, "--yes")
+    assert (refused.code, "session 'chat' is at revision" in refused.err) == (1, True)
+    said = on("sessions", "delete", "chat", "--tree", "--yes", "--json")
+    assert (said.code, said.json["deleted"], said.json["descendant_ids"]) == (0, True, ["fork"])
     assert on("sessions", "show", "fork").code == 1
 
 
@@ -755,7 +766,7 @@ def test_doctor_finds_nothing_in_a_store_that_is_in_order(run: Any, tmp_path: Pa
     assert (said.code, said.out) == (0, "ok\n")
     said = run("doctor", "--url", file, "--json", "--quick")
     assert said.code == 0
-    assert sorted(said.json) == ["concerns", "facts", "ok"]
+    assert sorted(said.json) == ["concerns", "facts", "ok", "stuck"]
     assert (said.json["ok"], said.json["concerns"]) == (True, [])
     assert said.json["facts"]["engine"]["type"] == "sqlite"
 
@@ -772,11 +783,13 @@ def test_doctor_names_what_is_dangerous_and_what_waits(on: Any, filled: Any, url
     # The tests' own server runs without durability.
     servers = {"fsync", "full-page-writes"} if url.startswith("postgresql") else set()
     assert set(found) == {"expired-leases", "undelivered", "old-work"} | servers
-    assert sorted(found["old-work"]) == ["advice", "level", "name", "problem"]
+    assert sorted(found["old-work"]) == ["advice", "ids", "level", "name", "problem"]
     text = on("doctor")
     assert text.code == 1
     assert "\nwarning  undelivered: 1 delivery reserved" in text.out
-    assert "start them: triggers.undelivered()" in text.out
+    assert "start each with `holdfast triggers redeliver`" in text.out
+    [process_id] = found["undelivered"]["ids"]
+    assert f"holdfast why {process_id} --url " in text.out
 
 
 def test_doctor_says_that_a_schema_is_behind(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -878,3 +891,40 @@ def test_bytes_in_json_are_base64(on: Any, filled: Any, tmp_path: Path) -> None:
     file = tmp_path / "chat.jsonl"
     on("sessions", "export", "chat", "-o", file)
     assert base64.b64encode(b"\x00\xff").decode() in file.read_text()
+
+
+# Labels.
+
+
+def test_sessions_are_labelled_and_listed_by_label_and_prefix(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        for name in ("acme/1", "acme/2", "globex/1"):
+            store.sessions.create(name, labels={"user": name[-1]})
+    changed = on("sessions", "label", "acme/2", "project=a=b", "empty=", "--remove", "user", "--json")
+    assert changed.json == {"session_id": "acme/2", "labels": {"empty": "", "project": "a=b"}}
+    assert on("sessions", "label", "acme/2").out.split() == ["empty", "project", "a=b"]
+
+    def listed(*arguments: str) -> list[str]:
+        found = on("sessions", "list", *arguments, "--json")
+        return [one["session_id"] for one in found.json["items"]]
+
+    assert listed("--label", "user=1") == ["acme/1", "globex/1"]
+    assert listed("--label", "user=1", "--prefix", "acme/") == ["acme/1"]
+    assert listed("--label", "project=a=b", "--label", "empty=") == ["acme/2"]
+    assert listed("--newest-first", "--prefix", "acme/") == ["acme/2", "acme/1"]
+    assert "user=1" in on("sessions", "show", "acme/1").out
+    assert "user=1" in on("sessions", "list").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("sessions", "label", "chat", "user"), "'user' is not a label: write KEY=VALUE"),
+        (("sessions", "list", "--label", "=x"), "'=x' is not a label: write KEY=VALUE"),
+        (("sessions", "label", "chat", "a=1", "--remove", "a"), "label 'a' is set and removed: give one"),
+    ],
+)
+def test_what_is_not_a_label_is_refused(on: Any, arguments: tuple[str, ...], problem: str) -> None:
+    said = on(*arguments)
+    assert (said.code, said.out) == (2, "")
+    assert problem in said.err

@@ -23,6 +23,8 @@ OF_A_SESSION = [
     "sessions history {}",
     "sessions graph {}",
     "sessions export {}",
+    "sessions label {}",
+    "sessions label {} user=u1",
     "sessions fork {} other",
     "sessions delete {}",
     "attachments list {}",
@@ -93,3 +95,42 @@ def test_one_that_started_processes_and_did_nothing_else_is_known(on: Any, url: 
         store.processes.register(holdfast.ProcessRegistration("p", External(), provenance=scope))
         store.processes.complete("p", Completed())
     assert on("processes", "list", "--started-by", "starter").code == 0
+
+
+# Suggestions.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sesions"], "there is no command 'sesions': did you mean `holdfast sessions`? See holdfast --help"),
+        (["retry"], "did you mean `holdfast queue retry` or `holdfast processes retry`?"),
+        (["queue", "lst"], "did you mean `holdfast queue list`? See holdfast queue --help"),
+        (["sessions", "list", "--limt", "4"], "did you mean --limit? See holdfast sessions list --help"),
+        (["xyzzy"], "there is no command 'xyzzy': see holdfast --help"),
+    ],
+    ids=str,
+)
+def test_a_mistyped_command_or_option_is_guessed(run: Any, arguments: list[str], says: str) -> None:
+    said = run(*arguments)
+    assert (said.code, says in said.err) == (2, True), said.err
+
+
+def test_a_mistyped_id_is_guessed(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("Chat-42")
+        store.processes.start("research", id="research-1")
+        store.schedules.put("nightly", "0 3 * * *")
+    assert "did you mean 'Chat-42'?" in on("sessions", "show", "chat_42").err
+    assert "did you mean 'research-1'?" in on("processes", "show", "reserch-1").err
+    assert "did you mean 'nightly'?" in on("schedules", "pause", "nightli").err
+    assert "did you mean 'Chat-42'?" in on("why", "chat42").err
+    assert "did you mean" not in on("sessions", "show", "something else").err
+
+
+def test_ids_are_listed_for_completion(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("chat-1")
+        store.sessions.create("mail")
+    assert on("complete", "sessions", "ch").out == "chat-1\n"
+    assert on("complete", "any", "--json").json == {"ids": ["chat-1", "mail"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -89,6 +90,11 @@ class Browser:
     def value(self, expression: str) -> Any:
         """Return the value of a JavaScript expression in the page."""
         return self._ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def picture(self, width: int, height: int) -> bytes:
+        """Return a PNG of the top of the page."""
+        self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        return base64.b64decode(self._ask("Page.captureScreenshot", format="png")["data"])
 
     def wait(self, expression: str, timeout_s: float) -> Any:
         """Return the value of an expression once it is true."""

@@ -5,20 +5,18 @@ from __future__ import annotations
 import ast
 import asyncio
 import doctest
-import importlib
 import inspect
-import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.docs.examples import examples, run
 
 import holdfast
 import holdfast.store
 from holdfast.public_names import places, value_at
-from holdfast.testing.clock import ManualClock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FACETS = [
@@ -26,7 +24,6 @@ FACETS = [
     for name in sorted(set(holdfast.store.__all__) - {"Context", "Store"})
     if inspect.isclass(getattr(holdfast.store, name))
 ]
-OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 def public_methods(facet: type) -> Iterator[tuple[str, Any]]:
@@ -35,20 +32,8 @@ def public_methods(facet: type) -> Iterator[tuple[str, Any]]:
             yield name, found
 
 
-def examples() -> list[doctest.DocTest]:
-    """Return every docstring of the package that has an example."""
-    finder = doctest.DocTestFinder(exclude_empty=True, recurse=True)
-    found: dict[str, doctest.DocTest] = {}
-    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
-        if ".postgres" in module.name or module.name.endswith("__main__"):
-            continue
-        for test in finder.find(importlib.import_module(module.name)):
-            if test.examples:
-                found[test.name] = test
-    return list(found.values())
-
-
-EXAMPLES = examples()
+EXAMPLES = list(examples(lambda module: not module.startswith("holdfast.adapters.")))
+"""Without those of the adapters, which have a file of their own: importing the frameworks takes seconds."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
@@ -56,12 +41,7 @@ def test_a_docstring_example_does_what_it_says(
     example: doctest.DocTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said: list[str] = []
-    with holdfast.open_blocking("memory:", clock=ManualClock()) as store:
-        example.globs = {"holdfast": holdfast, "store": store}
-        result = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=said.append)
-    assert result.attempted > 0
-    assert result.failed == 0, "".join(said)
+    run(example)
 
 
 @pytest.mark.parametrize("facet", FACETS, ids=lambda facet: facet.__name__)

@@ -72,6 +72,7 @@ class Life:
         done("sessions.open", store.sessions.open, "chat")
         done("session.meta", chat.meta)
         done("session.save_meta", chat.save_meta, SessionMeta("chat", CANARY, created_at_ms=0))
+        done("session.set_labels", chat.set_labels, {"canary": CANARY})
         graph = holdfast.Append([holdfast.Node("n1", payload=SECRET)], leaf="n1")
         checkpoint = holdfast.Checkpoint(turn_state=SECRET, execution_state=CANARY.encode())
         turn = holdfast.Commit(turn_id="t1", graph=graph, checkpoint=checkpoint, config=SECRET)
@@ -96,6 +97,7 @@ class Life:
         draft = holdfast.WorkDraft(session_id="chat", payloads=[SECRET], source_key="k1")
         batch = done("queue.enqueue", store.queue.enqueue, draft)
         done("session.enqueue", self.chat.enqueue, SECRET, source_key="k1")
+        done("queue.restore", store.queue.restore, draft)
         changed = holdfast.WorkDraft(session_id="chat", payloads=[CANARY], source_key="k1")
         self.refused("queue.enqueue", SourceKeyConflict, store.queue.enqueue, changed)
         done("queue.get", store.queue.get, "chat", batch.batch_id)
@@ -138,6 +140,7 @@ class Life:
         done("queue.drop", store.queue.drop, "chat", dead.batch_id)
         done("queue.set_limit", store.queue.set_limit, "mail", at_once=2, per_key=1)
         done("queue.limits", store.queue.limits)
+        done("queue.depths", store.queue.depths)
         done("queue.remove_limit", store.queue.remove_limit, "mail")
         done("queue.pause", store.queue.pause, "mail")
         done("queue.resume", store.queue.resume, "mail")
@@ -190,6 +193,7 @@ class Life:
         claim = done("processes.claim_next", store.processes.claim_next, owner_id="w1")
         done("processes.retry_later", store.processes.retry_later, claim.lease, CANARY, retry_in_ms=0)
         claim = done("processes.claim_next", store.processes.claim_next, owner_id="w1")
+        refused("processes.retry", holdfast.errors.NotRetryable, store.processes.retry, "r1")
         done("processes.suspend", store.processes.suspend, claim.lease, seen=0, due_at_ms=2**62)
 
     def grants_and_leases(self) -> None:
@@ -294,6 +298,12 @@ class Life:
         done("maintenance.stats", store.maintenance.stats)
         done("maintenance.verify", store.maintenance.verify)
         done("maintenance.diagnose", store.maintenance.diagnose)
+        done("leases.revoke", store.leases.revoke, OnSession("chat"))
+        done("queue.release", store.queue.release, "chat", "none")
+        self.refused("triggers.redeliver", holdfast.UnknownProcess, store.triggers.redeliver, "none")
+        done("maintenance.explain_session", store.maintenance.explain_session, "chat")
+        done("maintenance.explain_process", store.maintenance.explain_process, "p1")
+        done("maintenance.explain_schedule", store.maintenance.explain_schedule, "nightly")
 
     def assert_silent(self, told: object) -> None:
         """Assert that an observer was told no content and no token."""

@@ -193,3 +193,64 @@ def test_what_no_sampler_takes_is_measured_all_the_same() -> None:
     written = [point for point in points["holdfast.rows"] if point.attributes["holdfast.direction"] == "write"]
     assert [(point.attributes["db.operation.name"], point.value) for point in written] == [("sessions.create", 1)]
     exported.close()
+
+
+# Work that a worker runs.
+
+
+@pytest.fixture
+def url_of_two(url: str) -> str:
+    """The URL of a store that two programs can open."""
+    if url == "memory:":
+        pytest.skip("a store in memory has one program")
+    return url
+
+
+def test_a_turn_is_one_trace_from_its_enqueueing_to_its_commit(url_of_two: str, exported: Exported) -> None:
+    url = url_of_two
+    worker = holdfast.Worker(url, observe=exported.observer)
+
+    @worker.turn
+    def answer(turn: Any) -> None:
+        turn.add({"role": "assistant", "content": turn.input})
+
+    with holdfast.open_blocking(url, observe=exported.observer) as store:
+        chat = store.sessions.create("chat")
+        with exported.tracer.start_as_current_span("request") as request:
+            receipt = chat.enqueue("hi", source_key="m1")
+        assert chat.enqueue("hi", source_key="m1").batch_id == receipt.batch_id
+    worker.run(until_idle=True)
+    of_request = trace_of(request)
+    spans = {span.name: span for span in exported.spans() if span.context and span.context.trace_id == of_request}
+    enqueued, handled, committed = spans["session.enqueue"], spans["turn turn"], spans["session.commit"]
+    assert handled.parent is not None
+    assert handled.parent.span_id == enqueued.context.span_id
+    assert committed.parent is not None
+    assert committed.parent.span_id == handled.context.span_id
+    assert (handled.kind, handled.status.status_code) == (SpanKind.CONSUMER, StatusCode.UNSET)
+    assert (handled.attributes or {})["holdfast.session_id"] == "chat"
+    with holdfast.open_blocking(url) as store:
+        assert [one["content"] for one in store.sessions.handle("chat").messages()] == ["hi"]
+        batch = store.queue.get("chat", receipt.batch_id)
+        assert batch is not None
+        assert [item.payload for item in batch.items] == ["hi"], "the payload is the caller's own"
+
+
+def trace_of(span: Any) -> int:
+    return int(span.get_span_context().trace_id)
+
+
+def test_a_failed_job_marks_its_span(url_of_two: str, exported: Exported) -> None:
+    url = url_of_two
+    worker = holdfast.Worker(url, observe=exported.observer)
+
+    @worker.job("mail", retry=holdfast.Retry(1))
+    def send(job: Any) -> None:
+        raise ValueError(job)
+
+    with holdfast.open_blocking(url) as store:
+        batch_id = store.sessions.create("plain").enqueue("hi", kind="mail").batch_id
+        assert ":" not in batch_id.removeprefix("batch:"), "nothing is carried where nothing is traced"
+    worker.run(until_idle=True)
+    [span] = [one for one in exported.spans() if one.name == "job mail"]
+    assert (span.status.status_code, (span.attributes or {})["error.type"]) == (StatusCode.ERROR, "ValueError")

@@ -793,8 +793,8 @@ def a_sleep_forgets_what_came_before_it(patch: pytest.MonkeyPatch) -> None:
     """A run goes to sleep although its log has grown since its holder read it."""
     right = run_rules.suspended
 
-    def wrong(row: Any, asked: Any, *, now_ms: int) -> Any:
-        return right(row, msgspec.structs.replace(asked, seen=row.event_count), now_ms=now_ms)
+    def wrong(row: Any, asked: Any, fence: int, *, now_ms: int) -> Any:
+        return right(row, msgspec.structs.replace(asked, seen=row.event_count), fence, now_ms=now_ms)
 
     patch.setattr(run_rules, "suspended", wrong)
 

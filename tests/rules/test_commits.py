@@ -21,6 +21,7 @@ from holdfast.errors import (
     TurnConflict,
     UnknownRef,
 )
+from holdfast.ports.fast_path_params import TurnPlan
 from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Ref
 from holdfast.records.commits import Commit, CommitReceipt, Usage
 from holdfast.records.common import Token
@@ -120,7 +121,7 @@ def judge(
     facts: CommitFacts = FACTS,
     current: tuple[NodeRow, ...] = STORED,
     ledger: tuple[UsageRow, ...] = (),
-) -> CommitPlan:
+) -> TurnPlan:
     intent = commits.check_commit(commit, "chat", LIMITS, seed="seed")
     return commits.judge(
         intent,
@@ -158,9 +159,24 @@ def test_other_content_under_a_used_turn_id_is_a_conflict() -> None:
 
 def test_a_receipt_without_a_checkpoint_has_an_empty_manifest() -> None:
     row = revision_row(TurnBody(), checkpoint_ref=None)
-    assert commits.receipt_of("chat", row, replayed=False) == CommitReceipt(
+    assert commits.receipt_of("chat", row, commits.body_of(row), replayed=False) == CommitReceipt(
         "chat", 2, None, CheckpointManifest(), leaf="b"
     )
+
+
+@pytest.mark.parametrize(
+    "commit",
+    [
+        Commit(turn_id="t"),
+        Commit(turn_id="t", checkpoint=Checkpoint(turn_state={"n": 1}), enqueues=[WorkDraft(payloads=[1])]),
+    ],
+    ids=["nothing", "state and work"],
+)
+def test_the_receipt_of_a_plan_is_that_of_the_row_which_it_writes(commit: Commit) -> None:
+    plan = judge(commit)
+    stored = commits.receipt_of("chat", plan.revision, commits.body_of(plan.revision), replayed=False)
+    assert stored == commits.receipt_of("chat", plan.revision, plan, replayed=False)
+    assert len(stored.enqueued) == len(commit.enqueues)
 
 
 def test_a_stored_turn_that_does_not_decode_is_damage() -> None:
@@ -466,7 +482,7 @@ def test_a_revision_names_each_ref_that_it_needs_once() -> None:
 
 def test_a_large_content_that_is_new_follows_what_the_head_has_in_its_place() -> None:
     sent = {name: name.encode() * 70_000 for name in ("state", "config", "frame", "kept", "fresh")}
-    small = b"s" * 65_535
+    small = b"s" * 4_095
     refs = {name: bytes_ref(data) for name, data in sent.items()}
     before = TurnBody(
         manifest=CheckpointManifest({"turn_state": "r1", "tool_state": "r2", "plugin_state": "r3"}),

@@ -109,6 +109,7 @@ def test_a_retry_of_a_turn_has_the_same_fingerprint(retry: Commit) -> None:
         changed(completes=[]),
         changed(completes=[msgspec.structs.replace(CLAIM, batch_ids=("b1",))]),
         changed(attachments=["x"]),
+        changed(tombstones=["a"]),
         changed(enqueues=[]),
         changed(enqueues=[WorkDraft(payloads=[{"a": True}], source_key="k")]),
         changed(enqueues=[WorkDraft(payloads=[{"a": 1}], source_key="l")]),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.records.diagnosis import Concern, PostgresFacts, SqliteFacts, StoreFacts
+from holdfast.records.diagnosis import Concern, PostgresFacts, SqliteFacts, StoreFacts, StuckItems
 from holdfast.rules import diagnosis
 
 NOW = 1_800_000_000_000
@@ -50,7 +50,7 @@ def test_facts_without_fault_have_no_concern(engine: Any) -> None:
     [
         ({"expired_leases": 1, "oldest_expired_lease_at_ms": NOW}, MINUTE, "expired-leases"),
         ({"undelivered": 2, "oldest_undelivered_at_ms": NOW}, MINUTE, "undelivered"),
-        ({"ready_batches": 3, "oldest_ready_batch_at_ms": NOW}, HOUR, "old-work"),
+        ({"ready_batches": 3, "oldest_ready_batch_at_ms": NOW}, 5 * MINUTE, "old-work"),
     ],
 )
 def test_what_waits_is_a_warning_once_its_grace_is_over(fields: dict[str, int], grace_ms: int, name: str) -> None:
@@ -66,6 +66,21 @@ def test_a_concern_says_how_many_and_since_when() -> None:
     facts = msgspec.structs.replace(PLAIN, undelivered=1, oldest_undelivered_at_ms=NOW - 61_000)
     (concern,) = diagnosis.diagnose(facts, local_ms=NOW, trip_ms=0)
     assert concern.problem == "1 delivery reserved whose process was never started, the oldest 61 seconds ago"
+
+
+def test_stuck_items_are_named_at_once() -> None:
+    stuck = StuckItems(dead_workers=("w1",), claimed_by_dead=("chat",), run_by_dead=("r1",), dead_letters=("mail",))
+    found = diagnosis.diagnose(PLAIN, stuck, local_ms=NOW, trip_ms=0)
+    assert [(one.name, one.ids) for one in found] == [("dead-workers", ("chat", "r1")), ("dead-letters", ("mail",))]
+    assert found[0].problem == "1 worker that stopped reporting held work: 'chat', 'r1'"
+
+
+def test_a_due_run_is_named_once_its_grace_is_over() -> None:
+    late = StuckItems(due_run="r1", due_run_at_ms=NOW - 5 * MINUTE - 1)
+    (concern,) = diagnosis.diagnose(PLAIN, late, local_ms=NOW, trip_ms=0)
+    assert (concern.name, concern.ids) == ("unclaimed-runs", ("r1",))
+    in_time = StuckItems(due_run="r1", due_run_at_ms=NOW - 5 * MINUTE)
+    assert diagnosis.diagnose(PLAIN, in_time, local_ms=NOW, trip_ms=0) == ()
 
 
 def test_missing_indexes_are_a_danger_and_are_named() -> None:

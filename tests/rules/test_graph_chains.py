@@ -61,7 +61,7 @@ def test_nodes_without_parents_follow_each_other_and_the_first_follows_the_leaf(
     assert found.rows[0].parent_key == leaf.node_key
     assert found.last == "f"
     assert edges(placed([node("a"), node("b")])) == [("a", None), ("b", "a")]
-    assert placed([]) == ((), (), None)
+    assert placed([]) == ((), (), None, 0)
 
 
 def test_a_child_may_stand_before_its_parent_and_the_last_node_is_last_with_parents_first() -> None:
@@ -215,7 +215,7 @@ def test_a_turn_brings_back_what_it_sends_again() -> None:
 
 
 def test_what_is_added_beside_the_path_brings_nothing_back() -> None:
-    assert placed([node("b", parent="a")], HIDDEN, revision=None) == ((), (), "b")
+    assert placed([node("b", parent="a")], HIDDEN, revision=None) == ((), (), "b", 0)
 
 
 @pytest.mark.parametrize(

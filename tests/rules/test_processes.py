@@ -212,6 +212,8 @@ def test_a_process_is_registered_once_and_never_redefined(changes: dict[str, Any
         processes.same_registration(again, row())
     assert info.value.process_id == again.id
     assert info.value.existing_hash == row().registration_hash != info.value.new_hash
+    differs = "its fields" if "id" in changes else next(iter(changes))
+    assert f"exists with other values of {differs}" in str(info.value)
 
 
 def test_key_order_does_not_make_another_process() -> None:

@@ -63,3 +63,18 @@ def test_a_sleeping_run_with_a_claim_or_attempts_is_damage(changes: dict[str, in
     row = processes.new_process(processes.check_registration(registration, holdfast.Limits()), now_ms=1)
     assert runs.is_sound(row)
     assert not runs.is_sound(msgspec.structs.replace(row, **changes))
+
+
+def test_only_a_held_run_keeps_its_attempts_while_it_sleeps() -> None:
+    registration = holdfast.ProcessRegistration("r", Run("report"))
+    row = processes.new_process(processes.check_registration(registration, holdfast.Limits()), now_ms=1)
+    held = msgspec.structs.replace(row, suspended=1, attempt=1, last_error="its code has changed")
+    assert runs.is_sound(held)
+    assert not runs.is_sound(msgspec.structs.replace(held, claim_fence=1))
+
+
+def test_a_held_run_says_when_it_is_tried_again(store: holdfast.BlockingStore) -> None:
+    with pytest.raises(holdfast.InvalidRequest, match="due_at_ms"):
+        store.processes.suspend(
+            lease_on(OnProcess("r")), seen=0, wait=holdfast.processes.SignalWait("go", 1), error="no"
+        )

@@ -14,7 +14,7 @@ from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Revision, Usage
 from holdfast.records.limits import Limits
 from holdfast.records.processes import ProcessSessionReport
-from holdfast.records.sessions import Child, Root, SessionMeta, SessionSummary
+from holdfast.records.sessions import Child, Root, SessionDeletionReport, SessionMeta, SessionSummary
 from holdfast.rows import CommitPlan, RevisionRow, Segment, SessionRow
 from holdfast.rules import sessions
 from holdfast.rules.commits import TurnBody
@@ -228,6 +228,25 @@ def test_a_fork_inherits_the_segments_that_hold_nodes() -> None:
     assert sessions.fork_lineage((empty,), LIMITS) == ()
 
 
+@pytest.mark.parametrize(
+    ("row", "turn", "same"),
+    [
+        ({"parent_session_id": "root"}, {}, True),
+        ({"parent_session_id": "elsewhere"}, {}, False),
+        ({"parent_session_id": "root"}, {"revision": 3}, False),
+        ({"parent_session_id": "root"}, {"fingerprint": "other"}, False),
+        ({"parent_session_id": "root"}, None, False),
+    ],
+    ids=["same", "other source", "later turn", "other content", "no turn"],
+)
+def test_a_fork_is_known_by_its_source_and_its_first_turn(
+    row: dict[str, Any], turn: dict[str, Any] | None, same: bool
+) -> None:
+    plain = RevisionRow(7, 2, 5, "t", "print", 0, 0, None, None, None, b"[]", b"{}", 90)
+    stored = None if turn is None else msgspec.structs.replace(plain, **turn)
+    assert sessions.is_fork_with_turn(session(**row), "root", stored, "print") is same
+
+
 def test_forks_of_forks_have_a_limit() -> None:
     limits = Limits(fork_depth=2)
     segments = tuple(Segment(key, 0, 1) for key in range(3))
@@ -238,6 +257,61 @@ def test_forks_of_forks_have_a_limit() -> None:
 
 
 # Deletion and processes.
+
+
+@pytest.mark.parametrize(
+    ("row", "goes"),
+    [
+        (session(parent_session_id="root"), True),
+        (session(parent_session_id="elsewhere"), False),
+        (session(), False),
+        (session(parent_session_id="root", deleted_at_ms=1), False),
+        (None, False),
+    ],
+    ids=["child", "moved", "root", "deleted", "absent"],
+)
+def test_only_a_live_child_goes_with_its_parent(row: SessionRow | None, goes: bool) -> None:
+    assert sessions.is_doomed_child(row, "root") is goes
+
+
+def test_a_tree_has_a_limit() -> None:
+    limits = Limits(tree_sessions=2)
+    sessions.require_tree("root", 2, limits)
+    with pytest.raises(InvalidRequest) as info:
+        sessions.require_tree("root", 3, limits)
+    assert (info.value.field, info.value.limit) == ("session_id", 2)
+
+
+def test_the_report_of_a_tree_adds_up_and_an_orphan_is_not_preserved() -> None:
+    root = SessionDeletionReport(
+        "root",
+        deleted=True,
+        usage_rows=1,
+        batches=2,
+        attachments=3,
+        revoked_grants=4,
+        subscriptions=5,
+        cleared_wake_targets=6,
+        orphaned_process_ids=("z",),
+        preserved_process_ids=("a", "b"),
+    )
+    child = msgspec.structs.replace(
+        root, session_id="child", orphaned_process_ids=("a",), preserved_process_ids=("c", "b")
+    )
+    assert sessions.tree_report(root, [child]) == SessionDeletionReport(
+        "root",
+        deleted=True,
+        usage_rows=2,
+        batches=4,
+        attachments=6,
+        revoked_grants=8,
+        subscriptions=10,
+        cleared_wake_targets=12,
+        orphaned_process_ids=("a", "z"),
+        preserved_process_ids=("b", "c"),
+        descendant_ids=("child",),
+    )
+    assert sessions.tree_report(root, []) == root
 
 
 CENSUS = st.lists(

@@ -11,7 +11,7 @@ import holdfast
 from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.records.limits import Limits
 from holdfast.rows import BatchRow, LeaseRow
-from holdfast.rules import verification, workers
+from holdfast.rules import claims, leases, verification, workers
 from holdfast.worker_rows import WorkerRow
 
 ME = holdfast.workers.WorkerInfo("w1", host="here", pid=7, kinds=("turn",), boot_id="b")
@@ -49,16 +49,18 @@ def batch(**changes: Any) -> BatchRow:
     return msgspec.structs.replace(row, **{**claim, **changes})
 
 
-def test_only_a_live_claim_of_the_owner_is_ended_and_its_attempt_counts() -> None:
-    ended = workers.ended_claim(batch(), "w1", 100)
-    assert ended == batch(claim_expires_at_ms=100)
-    assert workers.ended_claim(batch(), "w2", 100) is None
-    assert workers.ended_claim(batch(claim_expires_at_ms=100), "w1", 100) is None
+def test_a_live_claim_of_the_owner_is_held_and_can_be_ended() -> None:
+    assert workers.is_held(batch(), "w1", 100)
+    assert not workers.is_held(batch(), "w2", 100)
+    assert not workers.is_held(batch(claim_expires_at_ms=100), "w1", 100)
+    assert claims.ended(batch(claim_slot=1), now_ms=100) == batch(claim_expires_at_ms=100), "the attempt counts"
 
 
 def test_only_a_live_lease_of_the_owner_is_ended() -> None:
     lease = LeaseRow("process", "r1", "w1", "t", 3, 50, 200)
-    assert workers.ended_lease(lease, "w1", 100) == LeaseRow("process", "r1", "w1", "t", 3, 50, 100)
-    assert workers.ended_lease(lease, "w2", 100) is None
-    assert workers.ended_lease(lease, "w1", 200) is None
-    assert workers.ended_lease(None, "w1", 100) is None
+    ended = LeaseRow("process", "r1", "w1", "t", 3, 50, 100)
+    assert leases.ended(lease, "w1", now_ms=100) == ended
+    assert leases.ended(lease, None, now_ms=100) == ended, "None is any owner"
+    assert leases.ended(lease, "w2", now_ms=100) is None
+    assert leases.ended(lease, "w1", now_ms=200) is None
+    assert leases.ended(None, "w1", now_ms=100) is None

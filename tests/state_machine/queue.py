@@ -164,6 +164,7 @@ def limit(m: Machine) -> None:
         m.call("queue.remove_limit", kind)
     else:
         m.pages("queue.limits")
+        m.pages("queue.depths")
 
 
 @rule(3)

@@ -143,7 +143,15 @@ def list_sessions(m: Machine) -> None:
         owner=m.maybe(0.3, ("ada", "bob")),
         parent=m.maybe(0.3, (*SESSIONS, *FORKS)),
         changed_since_ms=m.maybe(0.4, (0, m.clock.now_ms() - 3000, m.clock.now_ms())),
+        newest_first=m.chance(0.3),
+        prefix=m.maybe(0.3, ("", "f", SESSIONS[0][:2])),
+        labels=m.maybe(0.3, ({"a": "1"}, {"a": "2"}, {"a": "1", "b": "1"})) or {},
     )
+
+
+@rule(2)
+def set_labels(m: Machine) -> None:
+    m.on(m.handle(), "set_labels", {key: m.maybe(0.7, ("1", "2")) for key in m.some(["a", "b"], most=2)})
 
 
 @rule(4)
@@ -157,15 +165,20 @@ def fork(m: Machine) -> None:
     into = m.pick(FORKS) if m.chance(0.8) else m.pick(SESSIONS)
     if m.chance(0.5):
         m.call("sessions.delete", into)
-    if m.call("sessions.fork", source, into=into, at=at, owner=m.maybe(0.3, ("ada",))) is not None:
-        m.known.revisions[into] = 1
+    first = m.maybe(0.3, (holdfast.Commit(turn_id=m.fresh("t"), config={"a": 1}), holdfast.Commit(expected_revision=2)))
+    if m.call("sessions.fork", source, into=into, at=at, owner=m.maybe(0.3, ("ada",)), commit=first) is not None:
+        m.known.revisions[into] = 1 if first is None else 2
         m.known.nodes_of(into).extend(m.known.nodes_of(source))
 
 
 @rule(2)
 def delete(m: Machine) -> None:
     session_id = m.session_id()
-    report = m.call("sessions.delete", session_id)
+    expected = m.maybe(0.2, (m.known.revisions.get(session_id, 0), 1))
+    report = m.call("sessions.delete", session_id, expected_revision=expected, tree=m.chance(0.2))
+    if report is not None:
+        for gone in report.descendant_ids:
+            m.known.revisions.pop(gone, None)
     if report is not None and report.deleted:
         m.known.revisions.pop(session_id, None)
         if m.chance(0.6):

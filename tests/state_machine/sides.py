@@ -17,6 +17,7 @@ from holdfast.backends.sqlite import SqliteBackend
 from holdfast.blocking import BlockingStore
 from holdfast.blocking import Session as BlockingSession
 from holdfast.factory import open_backend
+from holdfast.limit_rows import SlotRow
 from holdfast.maintenance import Diagnosis, Stats
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
@@ -180,12 +181,19 @@ OFFERED = [place for place, name in enumerate(r.ReadyRow.__struct_fields__) if n
 """The columns of a ready row that sides agree on: a service number may be unused, a bound higher than necessary."""
 
 
-def rows_of(side: Side, handle: int = 0) -> Dump:
-    """Return every row, in columns and an order that all sides have."""
+SLOT_END = SlotRow.__struct_fields__.index("expires_at_ms")
+
+
+def rows_of(side: Side, now_ms: int, handle: int = 0) -> Dump:
+    """Return every row, in columns and an order that all sides have.
+
+    Slots of claims that have ended are left out: they count for nothing, and each side removes them when it meets them.
+    """
     drop = COLUMNS[side.name]
     dump = side.backends[handle].dump()
     rows = {name: [drop[name](row) for row in found] if name in drop else found for name, found in dump.items()}
     rows["settings"] = shared_settings(side, dump)
+    rows["slots"] = [row for row in rows["slots"] if row[SLOT_END] > now_ms]
     rows["ready"] = [tuple(row[place] for place in OFFERED) for row in rows["ready"]]
     return {name: sorted(found, key=repr) for name, found in rows.items()}
 

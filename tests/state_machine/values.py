@@ -267,6 +267,7 @@ def commit(m: Machine, handle: Handle) -> holdfast.Commit:
         enqueues=[draft(m, session_id=target if m.chance(0.3) else None) for _ in range(m.rng.randint(1, 2))]
         if m.chance(0.2)
         else (),
+        tombstones=[m.maybe(0.9, m.known.nodes_of(session_id)) or "nobody"] if m.chance(0.1) else (),
         lease=lease(m, OnSession(session_id)) if m.chance(0.1) else None,
     )
 

@@ -434,3 +434,15 @@ def test_a_bundle_beyond_a_limit_is_refused(limits: transfer.BundleLimits, says:
         read(genuine(), limits)
     assert read(genuine(), transfer.BundleLimits(lines=11)).manifest.counts["batch"] == 2
     assert read(genuine(), transfer.TRUSTED).size_bytes == len(genuine()) - genuine().index(b"\n") - 1
+
+
+def test_labels_travel_with_their_session(target: holdfast.BlockingStore) -> None:
+    with holdfast.open_blocking("memory:") as source:
+        source.sessions.create("chat", labels={"user": "u1", "é": ""}).commit(holdfast.Commit())
+        data = exported(source)
+    transfer.restore(target, read(data))
+    assert transfer.restore(target, read(data), into="copy").outcome == "imported"
+    assert [one.session_id for one in target.sessions.list(labels={"user": "u1", "é": ""})] == ["chat", "copy"]
+    assert transfer.restore(target, read(data)).outcome == "already_there"
+    with holdfast.open_blocking("memory:", limits=holdfast.Limits(labels=1)) as narrow:
+        refuse_without_a_trace(narrow, data, "labels: has 2 items, the limit is 1")

@@ -24,13 +24,17 @@ async def sessions(store: holdfast.Store) -> None:
     assert_type(store.sessions.unbound(), holdfast.Session)
     assert_type(await store.sessions.fork("chat", into="other", at="n1"), holdfast.Session)
     assert_type(await store.sessions.fork("chat", into="other", at=3), holdfast.Session)
-    page = await store.sessions.list(owner="ada", changed_since_ms=0, limit=10)
+    page = await store.sessions.list(owner="ada", changed_since_ms=0, limit=10, labels={"a": "1"}, prefix="c")
+    assert_type(await session.set_labels({"a": "1", "b": None}), dict[str, str])
     assert_type(page, holdfast.Page[holdfast.sessions.SessionSummary])
     assert_type(page.next, str | None)
     for summary in page:
         assert_type(summary, holdfast.sessions.SessionSummary)
         assert_type(summary.name, str | None)
     assert_type(await store.sessions.delete("chat"), holdfast.sessions.SessionDeletionReport)
+    assert_type(await store.sessions.fork("chat", into="fork", commit=holdfast.Commit(turn_id="t")), holdfast.Session)
+    report = await store.sessions.delete("chat", expected_revision=3, tree=True)
+    assert_type(report.descendant_ids, tuple[str, ...])
     assert_type(session.session_id, str | None)
 
 
@@ -47,6 +51,7 @@ async def turn(session: holdfast.Session, claim: holdfast.WorkClaim, lease: hold
         completes=[claim, claim.completion()],
         attachments=["photo"],
         enqueues=[holdfast.WorkDraft(payloads=["next"])],
+        tombstones=["n0"],
         lease=lease,
     )
     receipt = await session.commit(first)
@@ -54,6 +59,7 @@ async def turn(session: holdfast.Session, claim: holdfast.WorkClaim, lease: hold
     assert_type(receipt.revision, int)
     assert_type(receipt.checkpoint_ref, str | None)
     assert_type(receipt.enqueued, tuple[str, ...])
+    assert_type(receipt.tombstoned, int)
     assert_type(receipt.position, str)
     assert_type(receipt.manifest.ref("turn_state"), holdfast.sessions.Ref)
     kept = holdfast.Checkpoint.keeping(receipt.manifest, turn_state={"turn": 2})
@@ -150,6 +156,7 @@ async def queue(store: holdfast.Store, lease: holdfast.leases.Lease) -> None:
         assert_type(failed, tuple[holdfast.WorkBatch, ...])
     assert_type(await store.queue.dead_letters(kind="mail"), holdfast.Page[holdfast.WorkBatch])
     assert_type(await store.queue.set_limit("mail", at_once=2, per_key=1), holdfast.queue.KindLimit)
+    assert_type(await store.queue.depths(), holdfast.Page[holdfast.queue.QueueDepth])
     assert_type(await store.queue.limits(), holdfast.Page[holdfast.queue.KindLimit])
     assert_type(await store.queue.remove_limit("mail"), bool)
     assert_type(await store.queue.pause("mail"), bool)
@@ -162,6 +169,7 @@ async def queue(store: holdfast.Store, lease: holdfast.leases.Lease) -> None:
     assert_type(await store.sessions.handle("chat").resume(), bool)
     assert_type(await store.queue.retry("chat", "b"), holdfast.WorkBatch | None)
     assert_type(await store.queue.drop("chat", "b"), holdfast.WorkBatch | None)
+    assert_type(await store.queue.release("chat", "b"), tuple[holdfast.WorkBatch, ...])
     assert_type(await store.queue.wait_settled("chat", "b", timeout_ms=1_000), holdfast.WorkBatch)
 
 
@@ -236,6 +244,7 @@ async def processes(store: holdfast.Store, lease: holdfast.leases.Lease) -> None
     assert_type(run.follow("1@r1"), AsyncIterator[holdfast.events.ProcessEvent])
     assert_type(await run.signal("approve"), holdfast.events.AppendReceipt)
     assert_type(await run.cancel(reason="late"), holdfast.events.AppendReceipt)
+    assert_type(await store.processes.retry("r1"), holdfast.processes.RunHandle)
     assert_type(store.processes.handle("r1"), holdfast.processes.RunHandle)
 
 
@@ -444,6 +453,7 @@ def without_await() -> None:
         receipt = session.commit(holdfast.Commit(turn_id="t"))
         assert_type(receipt, holdfast.sessions.CommitReceipt)
         assert_type(session.attachments.put(b"..."), holdfast.attachments.AttachmentRef)
+        assert_type(session.set_labels(dict.fromkeys(["a"], "1")), dict[str, str])
         assert_type(session.history(limit=3), holdfast.Page[holdfast.sessions.Revision])
         assert_type(store.sessions.list(owner="ada"), holdfast.Page[holdfast.sessions.SessionSummary])
         fork = store.sessions.fork("chat", into="other")
@@ -475,7 +485,7 @@ def without_await() -> None:
 
 async def wrong(store: holdfast.Store, session: holdfast.Session, blocking: holdfast.BlockingStore) -> None:
     """Mistakes that mypy must report: an unneeded ignore is an error. `mistakes.py` is for basedpyright."""
-    await session.load(at="3")  # type: ignore[arg-type]
+    await session.load(at=3.5)  # type: ignore[arg-type]
     await session.commit(turn_id="t")  # type: ignore[call-arg]
     await store.queue.claim("chat", "w")  # type: ignore[call-arg]
     await store.processes.list(status="done")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import holdfast
 
 
 async def wrong(store: holdfast.Store, session: holdfast.Session, blocking: holdfast.BlockingStore) -> None:
-    await session.load(at="3")  # pyright: ignore[reportArgumentType]
+    await session.load(at=3.5)  # pyright: ignore[reportArgumentType]
     await session.commit(turn_id="t")  # pyright: ignore[reportCallIssue]
     await store.queue.claim("chat", "w")  # pyright: ignore[reportCallIssue]
     await store.processes.list(status="done")  # pyright: ignore[reportArgumentType]

@@ -9,7 +9,7 @@ from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
 
-SESSIONS, TURNS = 10, 300
+SESSIONS, TURNS, LABELLED = 10, 300, 7
 UPDATES = """
     SELECT n_tup_upd, n_tup_hot_upd
     FROM pg_stat_user_tables
@@ -38,7 +38,10 @@ def test_nineteen_of_twenty_updates_of_a_session_are_heap_only(
         for number in range(TURNS):
             node = holdfast.Node(f"n{number}", parent=f"n{number - SESSIONS}" if number >= SESSIONS else None)
             turn = holdfast.Commit(turn_id=f"t{number}", graph=holdfast.Append([node], leaf=node.id))
-            await store.sessions.handle(f"chat-{number % SESSIONS}").commit(turn)
+            session = store.sessions.handle(f"chat-{number % SESSIONS}")
+            await session.commit(turn)
+            if number % LABELLED == 0:
+                await session.set_labels({"turn": f"t{number}"})
         await flush(backend)
 
     try:

@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 import holdfast
+from holdfast.sessions import Child, SessionMeta
 
 WAITING = """
     SELECT count(*)
@@ -218,5 +219,55 @@ def test_a_key_frame_cannot_go_while_a_transaction_rests_a_delta_on_it(clean_pos
         kinds = await onlooker.fetch("SELECT encoding FROM holdfast.blobs ORDER BY encoding")
         assert [kind for (kind,) in kinds] == ["delta", "delta", "raw"]
         assert (await store.maintenance.verify()).findings == ()
+
+    run(clean_postgres_url, case)
+
+
+@pytest.mark.parametrize("moves_in", [False, True], ids=["created", "moved"])
+def test_a_child_that_is_not_yet_committed_goes_with_the_tree(clean_postgres_url: str, moves_in: bool) -> None:
+    async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
+        await store.sessions.create("root")
+        await store.sessions.create("twig", relation=Child("root"))
+        child = await store.sessions.create("child") if moves_in else None
+        async with gate.transaction():
+            tx = store.within(gate)
+            if child is None:
+                await tx.sessions.create("child", relation=Child("twig"))
+            else:
+                meta = SessionMeta("child", "child", 0, relation=Child("twig"))
+                await tx.sessions.handle("child").save_meta(meta)
+            deletion = asyncio.ensure_future(store.sessions.delete("root", tree=True))
+            await somebody_waits(onlooker)
+        assert (await deletion).descendant_ids == ("twig", "child")
+        assert len(await store.sessions.list()) == 0
+
+    run(clean_postgres_url, case)
+
+
+def test_a_child_that_is_moved_away_while_the_tree_waits_for_it_stays(clean_postgres_url: str) -> None:
+    async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
+        await store.sessions.create("root")
+        child = await store.sessions.create("child", relation=Child("root"))
+        async with gate.transaction():
+            tx = store.within(gate)
+            await tx.sessions.handle("child").save_meta(SessionMeta("child", "child", 0))
+            deletion = asyncio.ensure_future(store.sessions.delete("root", tree=True))
+            await somebody_waits(onlooker)
+        assert (await deletion).descendant_ids == ()
+        assert await child.meta() == SessionMeta("child", "child", 0)
+
+    run(clean_postgres_url, case)
+
+
+def test_a_child_that_waits_for_the_deletion_of_its_parent_comes_after_it(clean_postgres_url: str) -> None:
+    async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
+        await store.sessions.create("root")
+        async with gate.transaction():
+            tx = store.within(gate)
+            assert (await tx.sessions.delete("root", tree=True)).descendant_ids == ()
+            creation = asyncio.ensure_future(store.sessions.create("child", relation=Child("root")))
+            await somebody_waits(onlooker)
+        assert await (await creation).meta() is not None
+        assert (await store.sessions.delete("root", tree=True)).descendant_ids == ("child",)
 
     run(clean_postgres_url, case)

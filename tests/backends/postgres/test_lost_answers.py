@@ -256,7 +256,7 @@ def test_a_widened_claim_that_ended_before_its_answer_came_is_lost(cuttable: Cut
         return await store.queue.claim("chat", owner_id="w2", max_batches=1)
 
     widen = partial(widened, held, ttl_ms=1_500)
-    assert isinstance(cuttable.cut("claim_batches", "after", widen, meanwhile=take_over), holdfast.ClaimLost)
+    assert isinstance(cuttable.cut("commit", "after", widen, meanwhile=take_over), holdfast.ClaimLost)
     assert [batch.claimed_by for batch in cuttable.seen(queued)].count("w2") == 1
 
 
@@ -376,6 +376,10 @@ def named(store: Store) -> Awaitable[Any]:
     return store.sessions.handle("chat").meta()
 
 
+def label(value: str) -> Call:
+    return lambda store: store.sessions.handle("chat").set_labels({"label": value, "other": None})
+
+
 def refer(id: str) -> Call:
     return lambda store: store.processes.set_external_ref("job", ExternalRef("ci", id))
 
@@ -388,6 +392,7 @@ Replacement = tuple[Callable[[Any], Call], Call, Callable[[Any], Any], Sequence[
 REPLACEMENTS: dict[str, Replacement] = {
     "artifact": (put, got, lambda found: found.data, (b"first", b"mine", b"theirs")),
     "metadata": (meta, named, lambda found: found.name, ("first", "mine", "theirs")),
+    "labels": (label, named, lambda found: found.labels["label"], ("first", "mine", "theirs")),
     "external ref": (refer, registered, lambda found: found.external_ref.id, ("first", "mine", "theirs")),
 }
 EACH_REPLACEMENT = pytest.mark.parametrize("kind", REPLACEMENTS)
@@ -397,6 +402,7 @@ EACH_REPLACEMENT = pytest.mark.parametrize("kind", REPLACEMENTS)
 def test_a_replacement_is_not_applied_again_over_that_of_a_later_writer(cuttable: Cuttable, kind: str) -> None:
     replace, look, value, (first, mine, theirs) = REPLACEMENTS[kind]
     cuttable.do(register())
+    cuttable.do(lambda store: store.sessions.create("chat"))
     cuttable.do(replace(first))
     answer = cuttable.cut("commit", "after", replace(mine), meanwhile=replace(theirs))
     assert value(cuttable.seen(look)) == theirs
@@ -408,6 +414,7 @@ def test_a_replacement_is_not_applied_again_over_that_of_a_later_writer(cuttable
 def test_a_replacement_whose_answer_is_lost_is_found(cuttable: Cuttable, kind: str) -> None:
     replace, look, value, (first, mine, _) = REPLACEMENTS[kind]
     cuttable.do(register())
+    cuttable.do(lambda store: store.sessions.create("chat"))
     cuttable.do(replace(first))
     assert not isinstance(cuttable.cut("commit", "after", replace(mine)), holdfast.HoldfastError)
     assert value(cuttable.seen(look)) == mine
@@ -417,6 +424,7 @@ def test_a_replacement_whose_answer_is_lost_is_found(cuttable: Cuttable, kind: s
 def test_a_replacement_that_was_never_applied_is_in_doubt_and_changes_nothing(cuttable: Cuttable, kind: str) -> None:
     replace, look, value, (first, mine, _) = REPLACEMENTS[kind]
     cuttable.do(register())
+    cuttable.do(lambda store: store.sessions.create("chat"))
     cuttable.do(replace(first))
     assert is_unknown(cuttable.cut("commit", "before", replace(mine)))
     assert value(cuttable.seen(look)) == first

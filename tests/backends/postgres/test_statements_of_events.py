@@ -41,7 +41,7 @@ class DrawnProcess:
 
     def __init__(self, twins: Twins, rng: random.Random, number: int) -> None:
         self.twins, self.rng, self.name = twins, rng, f"p{number}"
-        self.target, self.past = rng.choice(TARGETS), rng.choice(PASTS)
+        self.target, self.past = twins.deal(rng, TARGETS), twins.deal(rng, PASTS)
         self.session_id = f"s{number}"
         self.told = [self.past, f"target {self.target}"]
         twins.align()
@@ -128,7 +128,7 @@ def test_a_completion_in_one_call_says_and_stores_what_the_rule_does(timed_twins
     answers: Counter[str] = Counter()
     for number in range(twins.situations):
         process = DrawnProcess(twins, rng, number)
-        held = rng.choice(("none", "none", "none", "held", "held", "renewed", *ODD_LEASES))
+        held = twins.deal(rng, ("none", "none", "none", "held", "held", "renewed", *ODD_LEASES))
         held = held if process.past == "running" else "none"
         lease = None if held == "none" else lease_of(twins, process.name, held)
         outcome_given = rng.choice((Completed(1), Completed(2), Failed("no")))

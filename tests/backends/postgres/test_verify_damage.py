@@ -52,6 +52,7 @@ VICTIMS = {
     "artifacts": "kind = 'mod'",
     "workers": "worker_id = 'w1'",
     "stream_blocks": "block = 0",
+    "session_labels": "key = 'user'",
 }
 WAYS = {
     "text": {"other": "'zzz'", "blank": "''", "null": "NULL"},

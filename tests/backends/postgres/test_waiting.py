@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+import holdfast
 from holdfast.backends.postgres import listener as listening
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
@@ -318,6 +319,14 @@ def test_a_refused_operation_wakes_no_waiter(store: Any) -> None:
     with pytest.raises(LookupError):
         store.write(failing)
     assert not change.done()
+
+
+def test_waits_for_work_and_for_runs_that_are_there_end_at_once(clean_postgres_url: str) -> None:
+    with holdfast.open_blocking(clean_postgres_url) as store:
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["hello"]))
+        store.queue.wait_next(timeout_ms=60_000)
+        store.processes.start("research", {"question": "why?"})
+        store.processes.wait_next(timeout_ms=60_000)
 
 
 def test_channels_of_two_schemas_differ_and_fit() -> None:

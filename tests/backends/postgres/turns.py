@@ -40,8 +40,8 @@ class DrawnTurn:
     def __init__(self, twins: Twins, rng: random.Random, number: int) -> None:
         self.twins, self.rng = twins, rng
         self.session_id, self.other_id = f"s{number}", f"o{number}"
-        self.start = rng.choice(STARTS)
-        self.odd = rng.sample(PARTS, rng.choice((0, 0, 0, 1, 1, 1, 2)))
+        self.start = twins.deal(rng, STARTS)
+        self.odd = {twins.deal(rng, PARTS) for _ in range(twins.deal(rng, (0, 0, 0, 1, 1, 1, 2)))}
         self.told = [self.start]
         self.leaf: str | None = None
         self.revision = 0
@@ -60,7 +60,7 @@ class DrawnTurn:
         return holdfast.Commit(**self.given)
 
     def pick(self, *names: str) -> str:
-        return self.rng.choice(names)
+        return self.twins.deal(self.rng, names)
 
     def _turn(self, commit: holdfast.Commit, session_id: str | None = None) -> CommitReceipt:
         name = session_id or self.session_id

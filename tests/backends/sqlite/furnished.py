@@ -39,7 +39,9 @@ def seed(path: Path, folder: Path) -> None:
 
 
 def seed_sessions(store: BlockingStore) -> None:
-    x = store.sessions.create("x", name="nm", owner="ow", model="mo", cwd="/c", relation=Child("par", {"c": 1}))
+    x = store.sessions.create(
+        "x", name="nm", owner="ow", model="mo", cwd="/c", relation=Child("par", {"c": 1}), labels={"user": "u1"}
+    )
     photo = x.attachments.put(b"hello" * 100, label="photo", width=1, height=2)
     for number in range(3):
         x.commit(

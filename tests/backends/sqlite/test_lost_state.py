@@ -55,10 +55,10 @@ def rows(path: Path) -> dict[str, list[Any]]:
     return found
 
 
-LOST_HEAD = "DELETE FROM revisions WHERE session_key = 1 AND revision = 2"
+LOST_HEAD = "DELETE FROM revisions WHERE revision_key = 1 << 32 | 2"
 HALF_LEAVES = {
-    "the key": "UPDATE revisions SET leaf_key = NULL WHERE session_key = 1 AND revision = 2",
-    "the id": "UPDATE revisions SET leaf_id = NULL WHERE session_key = 1 AND revision = 2",
+    "the key": "UPDATE revisions SET leaf_key = NULL WHERE revision_key = 1 << 32 | 2",
+    "the id": "UPDATE revisions SET leaf_id = NULL WHERE revision_key = 1 << 32 | 2",
 }
 COMMITS: dict[str, holdfast.Commit] = {
     "usage": holdfast.Commit(usage=[holdfast.Usage("turn", "m", input_tokens=1)]),
@@ -125,13 +125,13 @@ def test_a_head_with_half_a_leaf_is_damage_for_readers_and_writers(
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE revisions SET refs = X'5B5D' WHERE session_key = 1",
-        "UPDATE revisions SET refs = X'7B7D' WHERE session_key = 1",
-        "UPDATE revisions SET refs = X'5B5D' WHERE session_key = 1 AND revision = 2",
-        "UPDATE revisions SET family = 77 WHERE session_key = 1",
-        "UPDATE revisions SET family = 3 WHERE session_key = 1 AND revision = 2",
-        "UPDATE revisions SET body = X'00' WHERE session_key = 1 AND revision = 2",
-        "DELETE FROM revisions WHERE session_key = 1",
+        "UPDATE revisions SET refs = X'5B5D' WHERE revision_key >> 32 = 1",
+        "UPDATE revisions SET refs = X'7B7D' WHERE revision_key >> 32 = 1",
+        "UPDATE revisions SET refs = X'5B5D' WHERE revision_key = 1 << 32 | 2",
+        "UPDATE revisions SET family = 77 WHERE revision_key >> 32 = 1",
+        "UPDATE revisions SET family = 3 WHERE revision_key = 1 << 32 | 2",
+        "UPDATE revisions SET body = X'00' WHERE revision_key = 1 << 32 | 2",
+        "DELETE FROM revisions WHERE revision_key >> 32 = 1",
     ],
     ids=["no refs", "an object", "one without refs", "another family", "one in another family", "no body", "all lost"],
 )
@@ -159,7 +159,7 @@ def test_the_roots_of_every_revision_are_proven_however_many_there_are(
     store.sessions.handle("chat").commit(holdfast.Commit(config={"level": 3}))
     before = rows(path)["blobs"]
     assert store.maintenance.collect_garbage().deleted_blobs == 0
-    damage(path, f"UPDATE revisions SET refs = X'5B5D' WHERE session_key = 1 AND revision = {revision}")
+    damage(path, f"UPDATE revisions SET refs = X'5B5D' WHERE revision_key = 1 << 32 | {revision}")
     with pytest.raises(holdfast.Corrupt) as info:
         store.maintenance.collect_garbage()
     assert (info.value.table, info.value.key) == ("revisions", f"1/{revision}")
@@ -171,7 +171,10 @@ def test_the_roots_of_every_revision_are_proven_however_many_there_are(
     [
         ("UPDATE sessions SET node_count = -5 WHERE session_key = 1", lambda store: store.sessions.list()),
         ("UPDATE sessions SET revision = -1 WHERE session_key = 1", lambda store: store.sessions.handle("chat").load()),
-        ("UPDATE revisions SET epoch = -1 WHERE session_key = 1", lambda store: store.sessions.handle("chat").load()),
+        (
+            "UPDATE revisions SET epoch = -1 WHERE revision_key >> 32 = 1",
+            lambda store: store.sessions.handle("chat").load(),
+        ),
         ("UPDATE usage SET input_tokens = -5", lambda store: store.sessions.handle("chat").load()),
         ("UPDATE leases SET fence = -1", lambda store: store.leases.holder(OnSession("chat"))),
         ("UPDATE batches SET claim_fence = -1", lambda store: store.queue.list("chat")),

@@ -24,6 +24,7 @@ from tests.backends.sqlite.literal_rows import (
 from holdfast import ports
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction import SqliteTransaction
+from holdfast.label_rows import SessionFilter
 from holdfast.ports.limit_tables import Obstacles
 from holdfast.records.maintenance import Stats
 from holdfast.table_catalog import StoredBlob
@@ -94,28 +95,32 @@ def test_the_newest_incarnation_of_an_id_is_found_and_deleted_ones_are_not_liste
     assert store.call("find_session", "chat") == gone
     again = store.call("insert_session", session(0, incarnation=2))
     assert store.call("find_session", "chat") == again
-    assert store.call("list_sessions", r.SessionFilter(limit=10)) == [again]
+    assert store.call("list_sessions", SessionFilter(limit=10)) == [again]
 
 
 @pytest.mark.parametrize(
     ("filter", "keys"),
     [
-        (r.SessionFilter(limit=2), [1, 2]),
-        (r.SessionFilter(limit=9, after=(2,)), [3, 4]),
-        (r.SessionFilter(limit=9, owner="ann"), [1, 3]),
-        (r.SessionFilter(limit=9, owner="ann", after=(1,)), [3]),
-        (r.SessionFilter(limit=9, parent="root"), [2, 3]),
-        (r.SessionFilter(limit=9, parent="root", owner="ann"), [3]),
-        (r.SessionFilter(limit=9, changed_since_ms=20 * 60_000), [4, 2, 1]),
-        (r.SessionFilter(limit=9, changed_since_ms=20 * 60_000, after=(20, 4)), [2, 1]),
-        (r.SessionFilter(limit=9, changed_since_ms=30 * 60_000, after=(20, 1)), [2, 1]),
-        (r.SessionFilter(limit=1, changed_since_ms=0), [3]),
-        (r.SessionFilter(limit=9, changed_since_ms=0, owner="ann"), [3, 1]),
-        (r.SessionFilter(limit=9, changed_since_ms=0, parent="root"), [3, 2]),
+        (SessionFilter(limit=2), [1, 2]),
+        (SessionFilter(limit=9, after=(2,)), [3, 4]),
+        (SessionFilter(limit=9, owner="ann"), [1, 3]),
+        (SessionFilter(limit=9, owner="ann", after=(1,)), [3]),
+        (SessionFilter(limit=9, parent="root"), [2, 3]),
+        (SessionFilter(limit=9, parent="root", owner="ann"), [3]),
+        (SessionFilter(limit=9, order="changed", changed_since_ms=20 * 60_000), [4, 2, 1]),
+        (SessionFilter(limit=9, order="changed", changed_since_ms=20 * 60_000, after=(20, 4)), [2, 1]),
+        (SessionFilter(limit=9, order="changed", changed_since_ms=30 * 60_000, after=(20, 1)), [2, 1]),
+        (SessionFilter(limit=1, order="changed", changed_since_ms=0), [3]),
+        (SessionFilter(limit=9, order="changed", changed_since_ms=0, owner="ann"), [3, 1]),
+        (SessionFilter(limit=9, order="changed", changed_since_ms=0, parent="root"), [3, 2]),
+        (SessionFilter(limit=9, order="newest"), [1, 2, 4, 3]),
+        (SessionFilter(limit=9, order="newest", after=(30, 2)), [4, 3]),
+        (SessionFilter(limit=9, order="id", first_id="b", before_id="d"), [2, 3]),
+        (SessionFilter(limit=9, order="id", after=("b",)), [3, 4]),
     ],
     ids=str,
 )
-def test_sessions_are_listed_by_key_or_by_change(store: Any, filter: r.SessionFilter, keys: list[int]) -> None:
+def test_sessions_are_listed_by_key_or_by_change(store: Any, filter: SessionFilter, keys: list[int]) -> None:
     store.call("insert_session", session(0, "a", owner="ann", changed_at_ms=40 * 60_000))
     store.call("insert_session", session(0, "b", parent_session_id="root", changed_at_ms=30 * 60_000))
     store.call("insert_session", session(0, "c", owner="ann", parent_session_id="root", changed_at_ms=10 * 60_000))
@@ -218,6 +223,13 @@ def test_a_commit_writes_its_plan_and_its_facts_are_found_again(store: Any) -> N
         sources=(msgspec.structs.replace(settled, payloads=b""), batch(4, source_key="s4", payloads=b"")),
         lease=lease,
     )
+    whole = r.CommitQuery(session=replace(made, revision=1), segments=(), with_key_frames=True, with_ledger=True)
+    facts = store.ask("load_commit_facts", whole)
+    assert (facts.head, facts.turn, facts.nodes) == (revision(1, 1, refs=b'["x"]'), None, ())
+    assert facts.key_frames == {"x"}
+    assert [counter.source for counter in facts.ledger] == ["main", "tool"]
+    store.connection.execute("UPDATE revisions SET refs = X'00'")
+    assert store.ask("load_commit_facts", whole).key_frames == frozenset()
     assert store.ask("load_commit_facts", r.CommitQuery(session=session(9), segments=())) == r.CommitFacts()
 
 

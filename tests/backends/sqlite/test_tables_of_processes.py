@@ -37,6 +37,45 @@ def test_processes_are_listed_by_id(store: Any, filter: r.ProcessFilter, ids: li
     assert [row.process_id for row in store.ask("list_processes", filter)] == ids
 
 
+CHANGES: dict[str, Any] = {
+    "registration_hash": "h2", "status": "failed", "waiting": 1, "definition_hash": "d", "originator_session_id": "s",
+    "wake_session_id": "w", "wake_frame_id": "f", "event_count": 4, "created_at_ms": 2, "updated_at_ms": 3,
+    "body": b"[]", "external_ref": b"1", "wait": b"2", "outcome": b"3", "run_kind": "k", "run_version": "v",
+    "recovery": "other", "due_at_ms": 5, "claimable_at_ms": 6, "claim_fence": 7, "attempt": 8, "suspended": 1,
+    "lost_owner": "o", "last_error": "e",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", CHANGES)
+def test_a_process_that_was_just_read_is_saved_with_whatever_changed(store: Any, column: str) -> None:
+    assert {"process_id", *CHANGES} == set(r.ProcessRow.__struct_fields__)
+    before = process("a")
+
+    async def change(tx: Any) -> int:
+        found = await tx.find_process("a")
+        return int(await tx.save_process(replace(found, **{column: CHANGES[column]})))
+
+    store.call("insert_process", before)
+    store.call("insert_process", process("b", definition_hash="d"))
+    assert store.write(change) == 1
+    assert store.ask("find_process", "a") == replace(before, **{column: CHANGES[column]})
+    assert store.connection.pragma("integrity_check") == "ok"
+
+
+def test_what_a_transaction_changed_beside_the_row_that_it_read_is_overwritten_too(store: Any) -> None:
+    async def change(tx: Any) -> None:
+        found = await tx.find_process("a")
+        await tx.put_off_run("a", 99)
+        await tx.save_process(found)
+        await tx.clear_wake_targets("w", 5)
+        await tx.save_process(replace(found, event_count=1))
+
+    row = process("a", claimable_at_ms=1, wake_session_id="w", wake_frame_id="f")
+    store.call("insert_process", row)
+    store.write(change)
+    assert store.ask("find_process", "a") == replace(row, event_count=1)
+
+
 def test_a_process_is_overwritten_and_its_wake_target_cleared(store: Any) -> None:
     store.call("insert_process", process("p", wake_session_id="s", wake_frame_id="f"))
     assert store.call("save_process", process("q")) == 0

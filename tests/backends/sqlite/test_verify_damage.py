@@ -22,7 +22,7 @@ from holdfast.testing.clock import ManualClock
 VICTIMS = {
     "settings": "name = 'fence_floor'",
     "sessions": "session_id = 'fork'",
-    "revisions": "session_key = (SELECT session_key FROM sessions WHERE session_id = 'x') AND revision = 3",
+    "revisions": "revision_key = (SELECT session_key << 32 | 3 FROM sessions WHERE session_id = 'x')",
     "nodes": "node_id = 'n1'",
     "usage": "source = 'turn'",
     "blobs": "rowid = (SELECT min(rowid) FROM blobs)",
@@ -45,6 +45,7 @@ VICTIMS = {
     "waiting_keys": "kind = 'capped'",
     "workers": "worker_id = 'w1'",
     "stream_blocks": "block = 0",
+    "session_labels": "key = 'user'",
 }
 
 WAYS: dict[str, dict[str, str]] = {
@@ -172,7 +173,7 @@ def test_what_belongs_to_a_session_that_cannot_be_read_is_checked_all_the_same(s
     path = damaged(
         seeded,
         f"UPDATE nodes SET payload = X'00' WHERE node_id = 'n1' AND session_key = {x}",
-        f"UPDATE revisions SET refs = X'00' WHERE session_key = {x} AND revision = 2",
+        f"UPDATE revisions SET refs = X'00' WHERE revision_key = {x} << 32 | 2",
         "UPDATE batches SET payloads = X'00' WHERE source_key = 'claimed'",
         "UPDATE sessions SET name = CAST(X'ff' AS TEXT) WHERE session_id = 'x'",
         "UPDATE processes SET status = CAST(X'ff' AS TEXT) WHERE process_id = 'p'",
@@ -222,7 +223,7 @@ def test_damaged_pages_are_found_and_verification_ends(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with opened(path) as store:
         session = store.sessions.create("chat")
-        for number in range(60):
+        for number in range(120):
             session.commit(
                 holdfast.Commit(
                     graph=holdfast.Append([holdfast.Node(f"n{number}", payload="p" * 3_000)], leaf=f"n{number}"),
@@ -250,3 +251,20 @@ def test_a_column_of_another_type_is_named_with_its_row(seeded: Path) -> None:
     assert path is not None
     # The table has lost its constraints with its types.
     assert findings(path) == [("database", "structures"), ("artifacts", f"('mod', '{ARTIFACT}')")]
+
+
+def test_a_prune_keeps_an_ended_run_that_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    policy = holdfast.RetentionPolicy(terminal_processes_older_than_ms=0)
+    with opened(path) as store:
+        for name in ("sound", "damaged"):
+            store.processes.start("job", id=name)
+            store.processes.complete(name, holdfast.processes.Completed(1))
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE processes SET body = x'00' WHERE process_id = 'damaged'")
+    connection.close()
+    with opened(path) as store:
+        assert store.maintenance.prune(policy).processes == 1
+        assert store.processes.get("sound") is None
+        with pytest.raises(holdfast.Corrupt):
+            store.processes.get("damaged")

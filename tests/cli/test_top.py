@@ -1,0 +1,180 @@
+"""`holdfast top`: fits 80 columns, is drawn in place, leaves by a key, and prints one picture for scripts."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.activity import Activity
+from holdfast.cli import screen
+from holdfast.cli.top_view import Looks, frame
+from holdfast.processes import Completed
+from holdfast.testing.clock import ManualClock
+from holdfast.workers import WorkerInfo
+
+TIMEOUT_S = 60
+
+
+def fill(store: holdfast.BlockingStore) -> None:
+    """Store more than a terminal of 24 lines shows, with ids that are longer than its 80 columns."""
+    for number in range(30):
+        store.sessions.create(f"chat-{number}").enqueue("hi", kind=f"a-kind-with-a-long-name-{number % 15}\x1b[31m")
+        worker = f"worker@a-host-with-a-long-name-{number}.example.internal:7000:abcdef12"
+        store.workers.heartbeat(WorkerInfo(worker, host="h", pid=7, kinds=("turn", "mail") * 20), ttl_ms=3_600_000)
+    claim = store.queue.claim("chat-3", owner_id="w1")
+    assert claim is not None
+    store.queue.fail(claim, "no answer", retry_in_ms=None)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "agent.db"
+    with holdfast.open_blocking(made) as store:
+        fill(store)
+    return made
+
+
+def text_of(line: Any) -> str:
+    return "".join(part if isinstance(part, str) else part[0] for part in line)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 15), (200, 100)])
+def test_a_picture_fits_the_terminal_and_is_whole_without_one(file: Path, width: int, height: int) -> None:
+    with holdfast.open_blocking(file) as store:
+        picture = Looks(store).look()
+    lines = [text_of(line) for line in frame(picture, 2_000, width, height)]
+    assert len(lines) <= height
+    assert max(len(line) for line in lines) <= width
+    assert not any("\x1b" in line for line in lines)
+    assert "attention" in lines
+    assert "dead-letters" in lines
+    whole = "\n".join(text_of(line) for line in frame(picture, 2_000))
+    assert "worker@a-host-with-a-long-name-29.example.internal:7000:abcdef12" in whole
+    assert whole.count("a-kind-with-a-long-name") == 15
+
+
+def test_one_picture_for_scripts(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        fill(store)
+    said = on("top", "--once", "--interval", "100ms")
+    assert (said.code, "turns/s 0.0" in said.out, "dead-letters" in said.out) == (0, True, True)
+    picture = on("top", "--once", "--interval", "100ms", "--json").json
+    assert [one["dead"] for one in picture["depths"] if one["dead"]] == [1]
+    assert picture["rates"] == {"turns": 0.0, "events": 0.0, "is_complete": True}
+    assert len(picture["workers"]) == 30
+    assert [one["name"] for one in picture["concerns"] if one["name"] == "dead-letters"] == ["dead-letters"]
+
+
+def test_an_empty_store_has_a_picture(on: Any) -> None:
+    said = on("top", "--once", "--interval", "100ms").out
+    assert "no work" in said
+    assert "none is alive" in said
+
+
+def test_without_a_terminal_it_says_how_to_use_it(on: Any) -> None:
+    said = on("top")
+    assert (said.code, "add --once" in said.err) == (2, True)
+
+
+# Rates.
+
+
+def test_turns_and_events_are_counted_between_two_looks() -> None:
+    clock = ManualClock()
+    with holdfast.open_blocking("memory:", clock=clock) as store:
+
+        def look() -> Any:
+            now_ms = store.now_ms()
+            since_ms = activity.since_ms(now_ms)
+            processes = [*store.processes.list(), *store.processes.ended(since_ms=since_ms)]
+            sessions = store.sessions.list(changed_since_ms=since_ms)
+            return activity.look(now_ms, sessions, processes, is_complete=True)
+
+        quiet, busy = store.sessions.create("quiet"), store.sessions.create("busy")
+        for _ in range(5):
+            quiet.append("hi")
+        clock.advance(3_600_000)
+        busy.append("hi")
+        activity = Activity()
+        clock.advance(10)
+        assert look() is None
+        store.processes.start("research", id="r1")
+        for number in range(3):
+            busy.append(f"{number}")
+            store.events.append("r1", "progress", number)
+        quiet.append("again")
+        store.sessions.create("new").append("hi")
+        store.processes.complete("r1", Completed())
+        clock.advance(2_000)
+        rates = look()
+        assert (rates.turns, rates.events) == ((3 + 1 + 1) / 2, 4 / 2)
+        clock.advance(2_000)
+        rates = look()
+        assert (rates.turns, rates.events) == (0, 0)
+
+
+# On a terminal.
+
+
+@contextmanager
+def on_a_terminal(file: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    inside, outside = pty.openpty()
+    variables = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "HOLDFAST_URL"}}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "top", "--interval", "100ms", "--url", str(file)],
+        stdin=outside,
+        stdout=outside,
+        stderr=outside,
+        env={**variables, "TERM": "xterm", "PYTHONUTF8": "1", "COLUMNS": "80", "LINES": "24"},
+    )
+    os.close(outside)
+    try:
+        yield process, inside
+    finally:
+        process.kill()
+        process.wait()
+        os.close(inside)
+
+
+def read_until(inside: int, wanted: Any, seen: str = "") -> str:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not wanted(seen):
+        assert time.monotonic() < deadline_s, seen[-2_000:]
+        if select.select([inside], [], [], 0.1)[0]:
+            try:
+                seen += os.read(inside, 65_536).decode(errors="replace")
+            except OSError:
+                return seen  # the other end is closed
+    return seen
+
+
+@pytest.mark.parametrize("leave", ["q", "\x1b", signal.SIGINT])
+def test_it_is_drawn_in_place_and_leaves_the_terminal_as_it_was(file: Path, leave: Any) -> None:
+    with on_a_terminal(file) as (process, inside):
+        seen = read_until(inside, lambda seen: seen.count(screen.END) >= 3)
+        assert seen.index(screen.ENTER) < seen.index(screen.HOME)
+        assert "\x1b[2J" not in seen, "clearing the screen would flicker"
+        for picture in seen.split(screen.BEGIN)[1:3]:
+            plain = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", picture).split("\r\n")
+            assert len(plain) <= 24
+            assert max(map(len, plain)) <= 80
+        if isinstance(leave, str):
+            os.write(inside, leave.encode())
+        else:
+            process.send_signal(leave)
+        seen = read_until(inside, lambda seen: screen.LEAVE in seen, seen)
+        assert seen.endswith(screen.LEAVE)
+        assert process.wait(TIMEOUT_S) == 0
