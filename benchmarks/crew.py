@@ -95,6 +95,21 @@ class Crew:
         self._open_gates()
         self._read(len(self._processes))
 
+    def stamps(self, jobs: int) -> list[tuple[int, int]]:
+        """Let them run so many jobs. Return the number of each and its time, in the order in which they were run."""
+        self._wait_until_ready()
+        self._open_gates()
+        return self._read(jobs)
+
+    def next_stamps(self, jobs: int) -> list[tuple[int, int]]:
+        """Return the next jobs that workers which have begun run."""
+        return self._read(jobs)
+
+    def memory_bytes(self) -> int:
+        """Return the resident memory of the worker processes. Needs Linux."""
+        pages = (Path(f"/proc/{each.pid}/statm").read_text(encoding="ascii").split()[1] for each in self._processes)
+        return sum(int(each) for each in pages) * os.sysconf("SC_PAGE_SIZE")
+
     def ran_ns(self) -> int:
         """Wait for the next job that is run, and return when that was."""
         [(_, at_ns)] = self._read(1)
