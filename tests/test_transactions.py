@@ -17,11 +17,17 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.errors import NestedCall, TransactionExpired
+from holdfast.open_transaction import LOOK_S
 from holdfast.ports import Transaction
 from holdfast.rows import ArtifactRow
 
 PATIENCE_S = 30
 KINDS = ["memory", "sqlite", "postgres"]
+EDGES = tuple(
+    str(Path("holdfast", name)) for name in ("blocking.py", "nesting.py", "open_transaction.py", "store/transaction.py")
+)
+"""Files whose lines the thread of a blocking transaction runs as it enters and leaves its block."""
 
 Open = Callable[[], Any]
 
@@ -250,13 +256,15 @@ def test_a_signal_in_a_blocking_block_rolls_back(url: str) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("edges", [("enter", "__exit__"), ("__exit__",), ("leave",)])
+ENTER, BEGUN, EXIT, LEAVE = "Entered.enter", "BlockingStore.__init__", "BlockingTransaction.__exit__", "Entered.leave"
+
+
+@pytest.mark.parametrize("edges", [(ENTER, EXIT), (BEGUN, EXIT), (BEGUN,), (EXIT,), (LEAVE,)])
 def test_an_interrupt_at_an_edge_of_a_blocking_block_leaves_nothing_open(url: str, edges: tuple[str, ...]) -> None:
     """A signal handler may raise before the first step of `__exit__`, and again before anything is cleaned up."""
 
     def interrupt(frame: Any, _: str, __: Any) -> None:
-        code = frame.f_code
-        if code.co_name in edges and code.co_filename.endswith(("blocking.py", "open_transaction.py")):
+        if frame.f_code.co_qualname in edges:
             raise KeyboardInterrupt
 
     limit_ms = PATIENCE_S * 2000
@@ -271,7 +279,7 @@ def test_an_interrupt_at_an_edge_of_a_blocking_block_leaves_nothing_open(url: st
             caught.append(error)  # its traceback refers to every frame of the block
         finally:
             sys.settrace(traced)
-        if "enter" in edges:
+        if {ENTER, BEGUN} & {*edges}:
             caught += interrupted_entry(store, interrupt, limit_ms)
         assert caught
         began_s = time.monotonic()
@@ -293,6 +301,72 @@ def interrupted_entry(store: holdfast.BlockingStore, interrupt: Any, limit_ms: i
         return [error]
     finally:
         sys.settrace(traced)
+
+
+def test_a_signal_handler_that_writes_at_an_edge_of_a_blocking_block_does_not_wait_for_it(url: str) -> None:
+    """A handler runs between any two lines. One that waited for the end of the transaction would wait for itself."""
+    stored: list[str] = []
+    refused: list[str] = []
+
+    def write() -> None:
+        name = f"handler-{len(stored) + len(refused)}"
+        try:
+            store.sessions.create(name)
+        except (NestedCall, holdfast.InvalidRequest):
+            refused.append(name)
+        else:
+            stored.append(name)
+
+    def handle(frame: Any, _: str, __: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(EDGES):
+            return None
+        write()
+        return handle
+
+    with holdfast.open_blocking(url) as store:
+        traced = sys.gettrace()
+        began_s = time.monotonic()
+        block = store.transaction(timeout_ms=PATIENCE_S * 2000)
+        try:
+            sys.settrace(handle)
+            with block as tx:
+                sys.settrace(traced)
+                tx.sessions.create("inside")
+                sys.settrace(handle)
+        finally:
+            sys.settrace(traced)
+        assert time.monotonic() - began_s < PATIENCE_S
+        assert stored
+        assert refused
+        assert {entry.session_id for entry in holdfast.every(store.sessions.list)} == {"inside", *stored}
+
+
+def test_a_signal_to_another_thread_does_not_stop_the_clock_of_a_transaction(tmp_path: Path) -> None:
+    """The system may give a signal to any thread, also to the one that waits for calls of the block."""
+    before, interval_s = signal.signal(signal.SIGUSR1, lambda *_: None), sys.getswitchinterval()
+    others: list[Any] = []
+    with holdfast.open_blocking(tmp_path / "agents.db") as store:
+        store.sessions.create("one")
+        try:
+            with pytest.raises(TransactionExpired), store.transaction(timeout_ms=1_000) as tx:
+                tx.sessions.create("two")
+                sys.setswitchinterval(PATIENCE_S)
+                for thread in threading.enumerate():
+                    if thread is not threading.main_thread():
+                        signal.pthread_kill(thread.ident or 0, signal.SIGUSR1)
+                # The other thread was woken, and gets its turn when what it waited for is over.
+                resumed_s = time.monotonic() + 3 * LOOK_S
+                while time.monotonic() < resumed_s:
+                    pass
+                sys.setswitchinterval(interval_s)
+                writer = threading.Thread(target=lambda: others.append(store.sessions.create("three")), daemon=True)
+                writer.start()
+                writer.join(PATIENCE_S)
+                assert others, "the writer waits for a transaction whose time is up"
+        finally:
+            sys.setswitchinterval(interval_s)
+            signal.signal(signal.SIGUSR1, before)
+        assert {entry.session_id for entry in store.sessions.list()} == {"one", "three"}
 
 
 def test_key_frames_of_a_rollback_are_forgotten() -> None:

@@ -388,10 +388,10 @@ class BlockingTransaction:
     def __enter__(self) -> BlockingStore:
         self.block.take()
         try:
+            # Not in the coroutine, which may run in the context of another thread. Before the begin: after it, a signal
+            # handler that writes would wait for the end of the transaction, and this thread with it.
+            self.block.entered.enter()
             store = BlockingStore(driven(self._backend, self.block.begin), self._backend)
-            if self.block.ending is not None:
-                # Here and not in the coroutine, which may run in the context of another thread.
-                self.block.entered.enter(self.block.ending)
         except BaseException as error:
             self.__exit__(type(error), error, None)  # an interrupt after the begin
             raise
@@ -399,6 +399,8 @@ class BlockingTransaction:
 
     @Marked
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.block.entered.leave()
-        if self.block.ends_here(error):
-            driven(self._backend, partial(self.block.end, error))
+        try:
+            if self.block.ends_here(error):
+                driven(self._backend, partial(self.block.end, error))
+        finally:
+            self.block.entered.leave()

@@ -242,28 +242,32 @@ class OpenTransaction(CallerTransaction):
         raise InvalidRequest(self.FIELD, "ends with its block: leave the block to commit, or raise to roll back")
 
 
-_ENTERED: ContextVar[tuple[Ending, ...]] = ContextVar("holdfast_transactions", default=())
-"""The transactions whose blocks the running task or thread is in, with those of the tasks that started it."""
+_ENTERED: ContextVar[tuple[Entered, ...]] = ContextVar("holdfast_transactions", default=())
+"""The marks of the blocks that the running task or thread is in, with those of the tasks that started it."""
 
 
 def refuse_inside(backend: object, call: str) -> None:
     """Refuse a call that would wait for the end of a transaction, in a task or thread that is in its block."""
-    for one in _ENTERED.get():
-        if one.outer is backend and one.is_open:
+    for block in _ENTERED.get():
+        if block.transaction is not None and block.transaction.outer is backend and block.transaction.is_open:
             raise InvalidRequest(
                 "store", f"{call} would wait for the end of the transaction that this task is in: use `tx`, or end it"
             )
 
 
 class Entered:
-    """Marks the running task or thread as inside a transaction's block, from `enter` to `leave`."""
+    """Marks the running task or thread as inside a transaction's block, from `enter` to `leave`.
+
+    The mark counts from the moment that it has a transaction until that one has ended.
+    """
 
     def __init__(self) -> None:
-        self._token: Token[tuple[Ending, ...]] | None = None
+        self.transaction: Ending | None = None
+        self._token: Token[tuple[Entered, ...]] | None = None
 
-    def enter(self, transaction: Ending) -> None:
+    def enter(self) -> None:
         """Enter the block."""
-        self._token = _ENTERED.set((*_ENTERED.get(), transaction))
+        self._token = _ENTERED.set((*_ENTERED.get(), self))
 
     def leave(self) -> None:
         """Leave the block."""

@@ -5,19 +5,23 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
+import random
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.torture import servers
-from holdfast.torture.children import Broken, Child, Gone, Silent, serve
+from holdfast.torture.children import PATIENCE_S, Broken, Child, Gone, Silent, serve
 from holdfast.torture.cuts import obstacle as no_proxy
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Scratch, SqliteScratch, Unusable, scratch_at
+from holdfast.torture.pool_worker import Terms
+from holdfast.torture.pools import Pool
 from holdfast.torture.proxy import Unreachable, target_of, through
 from holdfast.torture.running import MOST_UNJUDGED, Result, Violation, run_fault, share
 
@@ -48,6 +52,24 @@ def test_a_killed_child_says_no_more() -> None:
 
 
 # ---------------------------------------------------------------------------- places and proxies
+
+
+def is_stopped(worker: Child) -> bool:
+    return Path(f"/proc/{worker.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs a process list to look at")
+def test_a_stopped_worker_goes_on_without_a_call_of_its_pool(tmp_path: Path) -> None:
+    """A call of the pool may wait for a lock, or for a server connection, that the stopped worker holds."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    with SqliteScratch(tmp_path) as scratch:
+        place, notes = scratch.fresh(), scratch.file("notes")
+        with Pool(place, notes, random.Random(1), 2, Terms(lease_s=2)) as pool:
+            pool.stop_one()
+            while not any(map(is_stopped, pool.workers)):
+                assert time.monotonic() < deadline_s, "no worker was stopped"
+            while any(map(is_stopped, pool.workers)):
+                assert time.monotonic() < deadline_s, "the worker stays stopped"
 
 
 def test_there_is_no_scratch_for_a_store_in_memory() -> None:

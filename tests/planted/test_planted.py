@@ -720,7 +720,8 @@ def handles_of_a_block_learn_nothing(folder: Path, _: pytest.FixtureRequest) -> 
 
 
 def an_interrupted_block_is_not_left_open(_: Path, __: pytest.FixtureRequest) -> None:
-    test_transactions.test_an_interrupt_at_an_edge_of_a_blocking_block_leaves_nothing_open("memory:", ("__exit__",))
+    edges = (test_transactions.EXIT,)
+    test_transactions.test_an_interrupt_at_an_edge_of_a_blocking_block_leaves_nothing_open("memory:", edges)
 
 
 def a_cancelled_call_ends_its_block(folder: Path, _: pytest.FixtureRequest) -> None:

@@ -14,7 +14,6 @@ import msgspec
 from holdfast.errors import InvalidRequest
 from holdfast.open_transaction import Entered
 from holdfast.operations.key_frames import StagedKeyFrames
-from holdfast.ports import Ending
 from holdfast.store.context import Context
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ class TransactionBlock:
         self._process_id = os.getpid()
         self._mark: ref[Mark] | None = None
         self.entered = Entered()
-        self.ending: Ending | None = None
 
     def take(self) -> None:
         """Refuse a second block."""
@@ -80,7 +78,7 @@ class TransactionBlock:
 
     async def begin(self) -> Store:
         """Begin the transaction. The caller marks its own context with `entered`."""
-        backend, self.ending = await self._context.backend.begin(
+        backend, self.entered.transaction = await self._context.backend.begin(
             self._timeout_ms, None if self._mark is None else self._is_left
         )
         return self._over(
@@ -93,19 +91,19 @@ class TransactionBlock:
 
     async def end(self, error: BaseException | None) -> None:
         """Commit, or roll back because of an error of the block."""
-        if self.ending is None:
+        transaction = self.entered.transaction
+        if transaction is None:
             return
         if error is not None:
-            await self.ending.roll_back()
+            await transaction.roll_back()
             return
-        await self.ending.commit()
+        await transaction.commit()
         self._frames.pass_on()
 
     async def __aenter__(self) -> Store:
         self.take()
         store = await self.begin()
-        if self.ending is not None:
-            self.entered.enter(self.ending)
+        self.entered.enter()
         return store
 
     async def __aexit__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -27,8 +28,6 @@ T = TypeVar("T")
 
 CHATS, POSTS = 4, 2
 """Sessions of turns, and of jobs."""
-IN_THE_WAY_MS = 200
-"""Time that a call waits for a lock that a stopped worker may hold, before that worker may be resumed."""
 SHAPES: Sequence[Shape | None] = ("turn", "turn", "job", "job", "job", "run", None)
 """Shapes of the pieces, as often as each is given. None stands for an agent."""
 
@@ -42,11 +41,12 @@ class Pool:
         self._dice = dice
         self._terms = terms
         self._count = 0
-        self._stopped: dict[int, float] = {}
+        self._stopped: dict[int, threading.Timer] = {}
+        self._stopping = threading.Lock()
         self._leaving: list[Child] = []
         self._batches: dict[str, str] = {}
         self.pieces: list[Piece] = []
-        self.store = place.impatient(IN_THE_WAY_MS).open()
+        self.store = place.open()
         self.agents = Agents(self.store, drawn_beside(notes), dice, self._again)
         self.workers = [self._begun() for _ in range(size)]
         for worker in self.workers:
@@ -86,24 +86,40 @@ class Pool:
     def kill_one(self) -> None:
         """Kill a worker at random, and start another in its place."""
         number = self._dice.randrange(len(self.workers))
-        self._stopped.pop(number, None)
+        self._forget_stop(number)
         self.workers[number].kill()
         self.workers[number] = self._begun()
 
     def stop_one(self) -> None:
-        """Stop a worker at random until its claims have expired. One of them goes on."""
-        running = [number for number in range(len(self.workers)) if number not in self._stopped]
+        """Stop a worker at random until its claims have expired. One of them goes on.
+
+        A timer resumes it, in a thread of its own: it may hold a lock, or all server connections of a pooler, and a
+        call of ours waits for it meanwhile.
+        """
+        with self._stopping:
+            running = [number for number in range(len(self.workers)) if number not in self._stopped]
         if len(running) > 1:
             number = self._dice.choice(running)
             self.workers[number].stop()
-            self._stopped[number] = time.monotonic() + self._terms.lease_s * self._dice.uniform(1.1, 1.6)
+            stop_s = self._terms.lease_s * self._dice.uniform(1.1, 1.6)
+            timer = threading.Timer(stop_s, self._resume, (number,))
+            timer.daemon = True
+            with self._stopping:
+                self._stopped[number] = timer
+            timer.start()
 
-    def resume_due(self) -> None:
-        """Resume the stopped workers whose time is over."""
-        for number, until_s in list(self._stopped.items()):
-            if time.monotonic() >= until_s:
+    def _resume(self, number: int) -> None:
+        with self._stopping:
+            if self._stopped.get(number) is threading.current_thread():
                 self.workers[number].resume()
                 del self._stopped[number]
+
+    def _forget_stop(self, number: int) -> None:
+        """Leave a worker stopped, if it is: it is about to be killed."""
+        with self._stopping:
+            timer = self._stopped.pop(number, None)
+        if timer is not None:
+            timer.cancel()
 
     def restart_one(self, number: int) -> None:
         """Tell a worker to end by SIGTERM, and start another in its place at once."""
@@ -117,31 +133,21 @@ class Pool:
     def wait(self) -> None:
         """Wait until everything is settled, or for as long as nothing should take."""
         deadline_s = time.monotonic() + PATIENCE_S
+
+        def left_ms() -> int:
+            return max(1, int(1000 * (deadline_s - time.monotonic())))
+
         for piece in self.pieces:
-            self.resume_due()
             with suppress(holdfast.WaitTimeout):
-                self._wait_for(piece, deadline_s)
-        while self._stopped:
-            self.resume_due()
-            time.sleep(0.01)
+                self._again(partial(self._wait_for, piece, left_ms))
+        for timer in [*self._stopped.values()]:
+            timer.join()
         self.agents.go_on(to_the_end=True)
         with suppress(holdfast.WaitTimeout):
-            self.agents.wait(lambda: max(1, int(1000 * (deadline_s - time.monotonic()))))
-
-    def _wait_for(self, piece: Piece, deadline_s: float) -> None:
-        while True:
-            # A stopped worker may be in the way of everything, and has to be resumed meanwhile.
-            left_ms = int(1000 * (deadline_s - time.monotonic()))
-            most_ms = max(1, min(left_ms, 100 if self._stopped else left_ms))
-            try:
-                return self._again(partial(self._wait_a_while, piece, most_ms))
-            except holdfast.WaitTimeout:
-                self.resume_due()
-                if time.monotonic() >= deadline_s:
-                    raise
+            self.agents.wait(left_ms)
 
     def _again(self, call: Callable[[], T]) -> T:
-        """Retry a call while the database is away, or a stopped worker is in the way."""
+        """Retry a call while the database is away, or a stopped worker has a lock for too long."""
         deadline_s = time.monotonic() + PATIENCE_S / 2
         while True:
             try:
@@ -149,14 +155,13 @@ class Pool:
             except holdfast.Unavailable:
                 if time.monotonic() > deadline_s:
                     raise
-                self.resume_due()
                 time.sleep(0.02)
 
-    def _wait_a_while(self, piece: Piece, timeout_ms: int) -> None:
+    def _wait_for(self, piece: Piece, left_ms: Callable[[], int]) -> None:
         if piece.shape == "run":
-            self.store.processes.wait(piece.id, timeout_ms=timeout_ms)
+            self.store.processes.wait(piece.id, timeout_ms=left_ms())
         else:
-            self.store.queue.wait_settled(piece.session_id, self._batches[piece.id], timeout_ms=timeout_ms)
+            self.store.queue.wait_settled(piece.session_id, self._batches[piece.id], timeout_ms=left_ms())
 
     def end(self) -> None:
         """Wait for workers that were told to end, and kill the others."""
@@ -164,7 +169,8 @@ class Pool:
             worker.rest()
             worker.join()
         self._leaving = []
-        for worker in self.workers:
+        for number, worker in enumerate(self.workers):
+            self._forget_stop(number)
             worker.kill()
 
     def calls(self) -> list[Called]:
@@ -234,6 +240,8 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for number in range(len(self.workers)):
+            self._forget_stop(number)
         for worker in (*self.workers, *self._leaving):
             worker.__exit__(kind, error, trace)
         self.store.close()

@@ -54,7 +54,6 @@ def _killed(scratch: Scratch, place: Place, dice: random.Random, size: int) -> l
                 pool.stop_one()
             else:
                 pool.kill_one()
-            pool.resume_due()
         pool.wait()
         pool.end()
         return pool.judge()

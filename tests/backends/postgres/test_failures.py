@@ -57,6 +57,44 @@ def test_connections_that_were_terminated_while_unused_are_replaced(open_store: 
     assert store.ask("find_lease", "process", "p") == LEASE
 
 
+IN_TRANSACTION = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+)
+STOPPED_S = 30
+
+
+@pytest.mark.parametrize("where", ["on its own connection", "behind a pooler", "on a lent pool"])
+def test_the_server_ends_an_operation_of_a_process_that_stopped(
+    open_store: Any, loop: Any, clean_postgres_url: str, administrator: Any, where: str
+) -> None:
+    """Nothing else frees its locks, and the server connection that a pooler gave it."""
+
+    async def pool() -> Any:
+        return await asyncpg.create_pool(clean_postgres_url, min_size=1, max_size=1)
+
+    lent = where == "on a lent pool"
+    url: Any = loop.drive(pool()) if lent else None
+    pooler = "transaction" if where == "behind a pooler" else "none"
+    store = open_store(url or clean_postgres_url, pooler=pooler, statement_timeout_ms=300)
+    runs: list[bool] = []
+
+    async def operation(transaction: Any) -> None:
+        await transaction.save_lease(LEASE)
+        runs.append(bool(administrator.rows(IN_TRANSACTION)[0][0]))
+        deadline_s = time.monotonic() + STOPPED_S
+        # The thread of the event loop is held here, like that of a stopped process.
+        while len(runs) == 1 and administrator.rows(IN_TRANSACTION)[0][0]:
+            assert time.monotonic() < deadline_s, "the server waits for ever"
+        await transaction.find_lease("process", "p")
+
+    store.write(operation)
+    assert runs == [True, True]
+    assert store.ask("find_lease", "process", "p") == LEASE
+    store.close()
+    if lent:
+        loop.drive(url.close())
+
+
 def test_an_operation_whose_connection_dies_before_the_commit_runs_again(store: Any, administrator: Any) -> None:
     runs: list[int] = []
 

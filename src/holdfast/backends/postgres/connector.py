@@ -26,6 +26,12 @@ CONNECT_TIMEOUT_S: Final = 10.0
 SILENCE_MS: Final = 30_000
 """Server-side limit for a client idle in a transaction, if statements have no limit."""
 
+
+def silence_ms(options: PostgresOptions) -> int:
+    """Return the server-side limit for a client idle in a transaction: no user code runs there, so that it is gone."""
+    return options.statement_timeout_ms or SILENCE_MS
+
+
 FIRST_MADE_OID: Final = 10_000
 """Type ids below this are the same on every server; from here on each database has its own."""
 
@@ -120,8 +126,7 @@ class Address:
                 # 0 is the server's word for no limit.
                 "lock_timeout": str(self._options.lock_timeout_ms or 0),
                 "statement_timeout": str(self._options.statement_timeout_ms or 0),
-                # No user code runs inside a transaction: a client that is silent in one is gone.
-                "idle_in_transaction_session_timeout": str(self._options.statement_timeout_ms or SILENCE_MS),
+                "idle_in_transaction_session_timeout": str(silence_ms(self._options)),
                 # Every statement is short: compiling one takes longer than running it.
                 "jit": "off",
                 # Planning takes longer than running, too. Rows are looked up by key, so one plan fits all values; by

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, TypeVar, cast
 
 from holdfast.backends.postgres.connection import Connection, Counter, Distribution, LateRunner, StatementRunner
-from holdfast.backends.postgres.connector import CONNECT_TIMEOUT_S
+from holdfast.backends.postgres.connector import CONNECT_TIMEOUT_S, silence_ms
 from holdfast.backends.postgres.driver_errors import DriverFailure, is_in_doubt
 from holdfast.backends.postgres.pool import Connections
 from holdfast.backends.postgres.positions import UNKNOWN, system_text
@@ -350,6 +350,8 @@ def limits_text(options: PostgresOptions) -> str:
     return (
         f"; SET LOCAL lock_timeout = {int(options.lock_timeout_ms or NO_LIMIT)}"
         f"; SET LOCAL statement_timeout = {int(options.statement_timeout_ms or NO_LIMIT)}"
+        # Otherwise a process that is stopped here keeps its locks, and a server connection of the pooler, for ever.
+        f"; SET LOCAL idle_in_transaction_session_timeout = {int(silence_ms(options))}"
         # A role may suppress warnings, and one of them reports that a commit's replication was not confirmed.
         "; SET LOCAL client_min_messages = warning"
         # Rows that a policy hides must not read as rows that do not exist.

@@ -35,6 +35,10 @@ class SqliteOpenTransaction(OpenTransaction):
         super().__init__(outer, waiting, timeout_ms, is_left)
         self._writer = writer
         self._calls: SimpleQueue[Call] = SimpleQueue()
+        # Taken while the writer thread has seen every call. Up to Python 3.12, `SimpleQueue.get` forgets its time limit
+        # if a signal reaches the thread that waits.
+        self._none_new = threading.Lock()
+        self._none_new.acquire()
         self._lock = threading.Lock()
         self._is_served = True
         self.opening = Job(_nothing, 0.0)
@@ -78,7 +82,7 @@ class SqliteOpenTransaction(OpenTransaction):
     def _put(self, call: Call) -> None:
         with self._lock:
             if self._is_served:
-                self._calls.put(call)
+                self._send(call)
                 return
         raise self.error_of_end()
 
@@ -103,7 +107,12 @@ class SqliteOpenTransaction(OpenTransaction):
         self.decide(End.INTERRUPTED)
         with self._lock:
             if self._is_served:
-                self._calls.put(Call(Request.ROLL_BACK, _nothing, None))
+                self._send(Call(Request.ROLL_BACK, _nothing, None))
+
+    def _send(self, call: Call) -> None:
+        self._calls.put(call)
+        if self._none_new.locked():
+            self._none_new.release()
 
     # The writer thread's side.
 
@@ -115,7 +124,8 @@ class SqliteOpenTransaction(OpenTransaction):
         """Wait for the next call. Return None once the transaction is over: its end is decided, or its time is up."""
         while (wait_s := self.look_in_s()) > 0 and not self.is_left():
             with suppress(Empty):
-                return self._calls.get(timeout=wait_s)
+                return self._calls.get_nowait()
+            self._none_new.acquire(timeout=wait_s)
         self.decide(End.INTERRUPTED if self.is_left() else End.EXPIRED)
         return None
 
