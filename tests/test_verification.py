@@ -17,7 +17,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.blocking import BlockingStore
 from holdfast.errors import Corrupt
-from holdfast.operations.verification import START, Place, Tally, verify_page
+from holdfast.operations.verification import CHECKS, START, Place, Tally, verify_page
 from holdfast.operations.verification_pages import PAGE, known, next_rows
 from holdfast.ports import Backend
 from holdfast.ports.verification import Endless
@@ -373,6 +373,36 @@ def test_rows_without_an_end_end_the_walk_row_by_row() -> None:
     tables = Crooked(answer)
     count, tally = walk(tables)
     assert (count, tables.calls, len(tally.findings)) == (0, 3, 1)
+
+
+def test_rows_without_an_end_end_the_walk_at_once() -> None:
+    def refuse(_after: object, _skip: int, _limit: int) -> list[r.ArtifactRow]:
+        raise Endless("database", "state.db", "has no end")
+
+    tables = Crooked(refuse)
+    count, tally = walk(tables)
+    assert (count, tables.calls) == (0, 1)
+    assert tally.findings == [Finding("artifacts", "*", "has no end")]
+
+
+def test_a_check_without_an_end_ends_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks of the other rows, and of the pages that follow, would take as long."""
+    checked: list[str] = []
+
+    async def endless(_tx: object, rows: Any, tally: Tally) -> None:
+        async def check(row: r.ArtifactRow) -> None:
+            checked.append(row.ref)
+            raise Endless("database", "state.db", "has no end")
+
+        for row in rows:
+            await tally.attempt("artifacts", row.ref, check(row))
+
+    monkeypatch.setitem(CHECKS, r.ArtifactRow, endless)
+    tables: Any = Crooked(lambda _after, _skip, limit: [artifact(f"{number:03}") for number in range(limit)])
+    tally, following = run_to_end(verify_page(tables, r.ArtifactRow, START))
+    assert following is None
+    assert checked == ["000"]
+    assert tally.findings[-1] == Finding("artifacts", "*", "has no end")
 
 
 def test_rows_without_an_end_are_not_looked_up_one_by_one() -> None:
