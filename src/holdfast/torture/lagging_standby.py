@@ -10,6 +10,7 @@ import logging
 import random
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -103,19 +104,30 @@ def furnish(store: holdfast.BlockingStore, prefix: str, seed: int) -> list[str]:
 
 
 def readings(store: holdfast.BlockingStore, names: list[str]) -> dict[str, Any]:
-    """Return everything that is read by the key of a session."""
+    """Return everything that is read by the key of a session. Damage is a reading, too: a fresh process finds none."""
     found: dict[str, Any] = {}
     # Read forks before their sources: reading a source would correct what is cached for its key.
     for name in reversed(names):
-        session = store.sessions.handle(name)
-        found[f"nodes of {name}"] = [node.id for node in session.nodes()]
-        found[f"graph of {name}"] = ids_of(session.load(holdfast.sessions.FullGraph()))
-        found[f"path of {name}"] = ids_of(session.load())
-        found[f"{name} at 1"] = ids_of(session.load(at=1))
-        found[f"history of {name}"] = [entry.turn_id for entry in session.history()]
-        found[f"work of {name}"] = [batch.source_key for batch in store.queue.list(name)]
+        for title, read in readers(store, name).items():
+            try:
+                found[title] = read()
+            except holdfast.Corrupt as error:
+                found[title] = str(error)
     found["verification"] = [f"{one.table} {one.key}: {one.problem}" for one in store.maintenance.verify().findings]
     return found
+
+
+def readers(store: holdfast.BlockingStore, name: str) -> dict[str, Callable[[], object]]:
+    """Return the calls that read one session."""
+    session = store.sessions.handle(name)
+    return {
+        f"nodes of {name}": lambda: [node.id for node in session.nodes()],
+        f"graph of {name}": lambda: ids_of(session.load(holdfast.sessions.FullGraph())),
+        f"path of {name}": lambda: ids_of(session.load()),
+        f"{name} at 1": lambda: ids_of(session.load(at=1)),
+        f"history of {name}": lambda: [entry.turn_id for entry in session.history()],
+        f"work of {name}": lambda: [batch.source_key for batch in store.queue.list(name)],
+    }
 
 
 def ids_of(view: holdfast.sessions.SessionView | None) -> list[str] | None:
