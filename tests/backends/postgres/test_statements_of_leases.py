@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
 from typing import Any
 
@@ -82,14 +83,13 @@ def test_taking_a_lease_at_once_gives_what_the_rule_gives(
     twins.compare_rows(lambda: "take a lease")
 
 
-@KINDS
-@CLOCKS
-def test_extending_a_lease_at_once_moves_the_end_that_the_rule_moves(twins: Twins, now_ms: int, kind: str) -> None:
-    twins.clock.advance(now_ms - twins.clock.now_ms())
-    rng = twins.generator(f"renew a lease of a {kind}")
+def leases_to_prove(
+    rng: random.Random, now_ms: int, numbers: range, kind: str
+) -> tuple[list[tuple[str, Any]], list[Any]]:
+    """Return rows of leases, and for each of them its states, a lease that may prove it, and a duration."""
     tables: list[tuple[str, Any]] = []
     situations = []
-    for number in range(SITUATIONS):
+    for number in numbers:
         state = rng.choice(SESSION_STATES if kind == "session" else PROCESS_STATES)
         lease_state = rng.choice(("own", "own", "own", *LEASE_STATES))
         found, stored_as = resources_of(number, kind, state)
@@ -99,6 +99,14 @@ def test_extending_a_lease_at_once_moves_the_end_that_the_rule_moves(twins: Twin
         tampering = rng.choice(("right", "right", "right", "token", "fence"))
         proof = lease_proof(named(number, kind), tampering)
         situations.append((state, lease_state, tampering, proof, rng.choice((1, 400, 5_000))))
+    return tables, situations
+
+
+@KINDS
+@CLOCKS
+def test_extending_a_lease_at_once_moves_the_end_that_the_rule_moves(twins: Twins, now_ms: int, kind: str) -> None:
+    twins.clock.advance(now_ms - twins.clock.now_ms())
+    tables, situations = leases_to_prove(twins.generator(f"renew a lease of a {kind}"), now_ms, range(SITUATIONS), kind)
     twins.fill(rows_by_table(tables))
     extended = 0
     for situation in situations:

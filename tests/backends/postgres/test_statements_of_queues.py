@@ -279,17 +279,13 @@ PROVEN: dict[str, Callable[[Store, holdfast.WorkClaim, int], Awaitable[Any]]] = 
 }
 
 
-@CLOCKS
-@LIMITED
-@pytest.mark.parametrize("call", PROVEN)
-def test_a_claim_that_is_renewed_or_completed_at_once_is_proven_as_by_the_rule(
-    twins: Twins, now_ms: int, call: str, limited: bool
-) -> None:
-    twins.clock.advance(now_ms - twins.clock.now_ms())
-    rng = twins.generator(f"{call} a claim {limited}")
+def claims_to_prove(
+    rng: random.Random, now_ms: int, count: int, *, limited: bool = False
+) -> tuple[list[tuple[str, Any]], list[Any]]:
+    """Return rows of claimed batches, and for each session its states, a claim that may prove them, and a duration."""
     tables: list[tuple[str, Any]] = limits_of(now_ms) if limited else []
     situations = []
-    for number in range(SITUATIONS):
+    for number in range(count):
         state, session_id = rng.choice(SESSION_STATES), f"s{number}"
         found = sessions_of(number, session_id, state)
         tables.append(("sessions", found))
@@ -324,6 +320,19 @@ def test_a_claim_that_is_renewed_or_completed_at_once_is_proven_as_by_the_rule(
         named = altered.get(tampering, names)
         claim = claim_object(session_id, claim_id, named, "right" if tampering == "more" else tampering)
         situations.append((state, held, lost, tampering, claim, rng.choice((1, 400, 5_000))))
+    return tables, situations
+
+
+@CLOCKS
+@LIMITED
+@pytest.mark.parametrize("call", PROVEN)
+def test_a_claim_that_is_renewed_or_completed_at_once_is_proven_as_by_the_rule(
+    twins: Twins, now_ms: int, call: str, limited: bool
+) -> None:
+    twins.clock.advance(now_ms - twins.clock.now_ms())
+    tables, situations = claims_to_prove(
+        twins.generator(f"{call} a claim {limited}"), now_ms, SITUATIONS, limited=limited
+    )
     twins.fill(rows_by_table(tables))
     proven = 0
     for situation in situations:
