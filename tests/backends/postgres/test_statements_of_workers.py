@@ -41,8 +41,8 @@ def test_a_heartbeat_at_once_renews_and_reports_as_the_rules_do(twins: Twins, no
     while claims or held:
         some_claims = [claims.pop() for _ in range(min(len(claims), rng.randint(0, 4)))]
         some_leases = [held.pop() for _ in range(min(len(held), rng.randint(0, 6)))]
-        # Known ones report again first; a new one then deletes those that are forgotten.
-        name = None if rng.random() < 0.2 else f"w{rng.randrange(2 if number < 20 else 9)}"
+        # Two known ones report again. A new one deletes those that are forgotten.
+        name = rng.choice((None, "w0", "w1") if number < 20 else (None, "w0", "w1", "w7", "w8", "w9"))
         me = None if name is None else WorkerInfo(name, host="here", pid=rng.randrange(9), kinds=("turn",))
         ttl_ms = rng.choice((1, 400, 5_000))
         number += 1
