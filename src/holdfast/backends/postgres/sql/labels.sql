@@ -27,7 +27,7 @@ WHERE family = $1::bigint
 -- name: count_label
 SELECT count(*)
 FROM (
-    SELECT
+    SELECT 1
     FROM {schema}.session_labels
     WHERE key = $1::text
         AND value = $2::text
