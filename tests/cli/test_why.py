@@ -2,111 +2,137 @@
 
 from __future__ import annotations
 
-import shlex
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import holdfast
+from holdfast.cli.terminal import Terminal
+from holdfast.cli.why import pasteable
 from holdfast.leases import OnSession
-from holdfast.processes import BySession, Failed, Run, SignalWait
+from holdfast.processes import Abandoned, BySession, Failed, Run, SignalWait
 from holdfast.triggers import SubscriptionDraft
 from holdfast.workers import WorkerInfo
 
 HOUR_MS = 3_600_000
 ALIVE = WorkerInfo("alive", host="here", pid=7, kinds=("turn", "research"))
+BASH = shutil.which("bash")
+PASTED = 'holdfast() { printf "%s\\0" "$@"; }\n'
+"""A shell function that takes the place of the program, and tells the words that it was given."""
 
 
 class Case(NamedTuple):
-    """A way to be stuck: the id to ask about, the cause that is named, and the one after the remedy."""
+    """A way to be stuck: how to build it, the cause that is named, and the one after the remedy."""
 
-    build: Callable[[holdfast.BlockingStore], str]
+    build: Callable[[holdfast.BlockingStore, str], object]
     cause: str
     healed: str
-    arguments: tuple[str, ...] = ()
-    """Words that the operator adds to the printed command."""
 
 
-def _enqueued(store: holdfast.BlockingStore) -> str:
-    return store.sessions.create("chat 42").enqueue("hi").batch_id
+def _enqueued(store: holdfast.BlockingStore, id: str) -> str:
+    return store.sessions.create(id).enqueue("hi").batch_id
 
 
-def dead_worker(store: holdfast.BlockingStore) -> str:
-    _enqueued(store)
+def dead_worker(store: holdfast.BlockingStore, id: str) -> None:
+    _enqueued(store, id)
     store.workers.heartbeat(WorkerInfo("gone", host="there", pid=8), ttl_ms=1)
-    store.queue.claim("chat 42", owner_id="gone", ttl_ms=HOUR_MS)
+    store.queue.claim(id, owner_id="gone", ttl_ms=HOUR_MS)
     while len(store.workers.list()) > 1:  # the one of this test
         pass
-    return "chat 42"
 
 
-def lost_lease(store: holdfast.BlockingStore) -> str:
-    _enqueued(store)
-    store.leases.claim(OnSession("chat 42"), owner_id="a-loop-of-mine", ttl_ms=HOUR_MS)
-    return "chat 42"
+def lost_lease(store: holdfast.BlockingStore, id: str) -> None:
+    _enqueued(store, id)
+    store.leases.claim(OnSession(id), owner_id="a-loop-of-mine", ttl_ms=HOUR_MS)
 
 
-def dead_letter(store: holdfast.BlockingStore) -> str:
-    _enqueued(store)
-    claim = store.queue.claim("chat 42", owner_id="w1")
+def dead_letter(store: holdfast.BlockingStore, id: str) -> None:
+    _enqueued(store, id)
+    claim = store.queue.claim(id, owner_id="w1")
     assert claim is not None
     store.queue.fail(claim, "no answer", retry_in_ms=None)
-    return "chat 42"
 
 
-def paused_session(store: holdfast.BlockingStore) -> str:
-    _enqueued(store)
-    store.sessions.handle("chat 42").pause()
-    return "chat 42"
+def paused_session(store: holdfast.BlockingStore, id: str) -> None:
+    _enqueued(store, id)
+    store.sessions.handle(id).pause()
 
 
-def paused_kind(store: holdfast.BlockingStore) -> str:
-    _enqueued(store)
+def paused_kind(store: holdfast.BlockingStore, id: str) -> None:
+    _enqueued(store, id)
     store.queue.pause("turn")
-    return "chat 42"
 
 
-def missing_signal(store: holdfast.BlockingStore) -> str:
-    store.processes.start("research", id="r1")
+def missing_signal(store: holdfast.BlockingStore, id: str) -> None:
+    store.processes.start("research", id=id)
     claim = store.processes.claim_next(owner_id="w1")
     assert claim is not None
     store.processes.suspend(claim.lease, seen=0, wait=SignalWait("approve", ordinal=1))
-    return "r1"
 
 
-def undelivered(store: holdfast.BlockingStore) -> str:
-    store.sessions.create("chat 42")
-    registrant = BySession(holdfast.Scope("chat 42"))
+def undelivered(store: holdfast.BlockingStore, id: str) -> None:
+    store.sessions.create(id)
+    registrant = BySession(holdfast.Scope(id))
     draft = SubscriptionDraft(source_type="cron", source_key="daily", target=Run("research"), registrant=registrant)
     store.triggers.subscribe(draft)
     store.triggers.emit("cron", "daily", idempotency_key="1")
-    return "chat 42"
 
 
-def paused_schedule(store: holdfast.BlockingStore) -> str:
-    store.schedules.put("nightly", "0 3 * * *", run=Run("research"))
-    store.schedules.pause("nightly")
-    return "nightly"
+def paused_schedule(store: holdfast.BlockingStore, id: str) -> None:
+    store.schedules.put(id, "0 3 * * *", run=Run("research"))
+    store.schedules.pause(id)
 
 
-def failed_run(store: holdfast.BlockingStore) -> str:
-    store.processes.start("research", id="r1")
-    store.processes.complete("r1", Failed("no answer"))
-    return "r1"
+def failed_run(store: holdfast.BlockingStore, id: str) -> None:
+    store.processes.start("research", id=id)
+    store.processes.complete(id, Failed("no answer"))
+
+
+def dead_runner(store: holdfast.BlockingStore, id: str) -> None:
+    store.processes.start("research", id=id)
+    store.workers.heartbeat(WorkerInfo("gone", host="there", pid=8), ttl_ms=1)
+    store.processes.claim_next(owner_id="gone", ttl_ms=HOUR_MS)
+    while len(store.workers.list()) > 1:
+        pass
+
+
+def abandoned_run(store: holdfast.BlockingStore, id: str) -> None:
+    store.processes.start("research", id=id)
+    store.processes.complete(id, Abandoned("its worker died"))
 
 
 CASES = {
-    "the claim of a dead worker": Case(dead_worker, "claim-of-a-dead-worker", "unclaimed", ("--yes",)),
-    "a lease that was never released": Case(lost_lease, "session-lease-held", "unclaimed", ("--yes",)),
-    "a dead letter": Case(dead_letter, "dead-letter", "unclaimed", ("--yes",)),
+    "the claim of a dead worker": Case(dead_worker, "claim-of-a-dead-worker", "unclaimed"),
+    "a lease that was never released": Case(lost_lease, "session-lease-held", "unclaimed"),
+    "a dead letter": Case(dead_letter, "dead-letter", "unclaimed"),
     "a paused session": Case(paused_session, "session-paused", "unclaimed"),
     "a paused kind": Case(paused_kind, "kind-paused", "unclaimed"),
     "a signal that never came": Case(missing_signal, "waits-for-a-signal", "unclaimed"),
-    "a trigger that started nothing": Case(undelivered, "undelivered", "process-unclaimed", ("--yes",)),
+    "a trigger that started nothing": Case(undelivered, "undelivered", "process-unclaimed"),
     "a paused schedule": Case(paused_schedule, "schedule-paused", "next-tick"),
-    "a failed run": Case(failed_run, "failed", "retried", ("--yes",)),
+    "a failed run": Case(failed_run, "failed", "retried"),
+    "an abandoned run": Case(abandoned_run, "abandoned", "retried"),
+    "the run of a dead worker": Case(dead_runner, "lease-of-a-dead-worker", "unclaimed"),
 }
+IDS = {
+    "spaces and quotes": """it's 42 "q" $(id) `id` \\ ! ~ *""",
+    "a leading dash": "-x",
+    "an option": "--session",
+    "letters of the world": "ünï 漢字 🙂",
+    "control characters": "a\nb\t\x1b[31m'\\n!",
+    "invisible characters": "\u202e\u200b\xa0",
+}
+
+
+@pytest.fixture
+def confirming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator at a terminal, who says yes to every question."""
+    monkeypatch.setattr(Terminal, "can_ask", lambda _: True)
+    monkeypatch.setattr(Terminal, "ask", lambda *_: True)
 
 
 @pytest.fixture
@@ -116,27 +142,49 @@ def store(url: str) -> Iterator[holdfast.BlockingStore]:
         yield store
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_stuck_case_is_named_by_one_command_and_healed_by_the_printed_one(
-    on: Any, run: Any, store: holdfast.BlockingStore, name: str
-) -> None:
-    case = CASES[name]
-    id = case.build(store)
-    asked = on("why", id)
+def pasted(line: str) -> list[str]:
+    """Return the words that a shell gives to the program, for a command that was copied from the terminal."""
+    assert BASH is not None
+    said = subprocess.run([BASH, "--norc", "-c", PASTED + line], capture_output=True, check=True)
+    return [word.decode() for word in said.stdout.split(b"\0")[:-1]]
+
+
+def _is_healed(url: str, run: Any, store: holdfast.BlockingStore, case: Case, id: str) -> None:
+    case.build(store, id)
+    asked = run("why", "--url", url, "--", id)
     assert case.cause in asked.out, asked
     assert asked.code == (0 if case.cause in {"waits-for-a-signal", "session-lease-held"} else 1)
-    [cause] = [one for one in on("why", id, "--json").json["explanations"][0]["causes"] if one["name"] == case.cause]
-    printed = [line.split("helps", 1)[1] for line in asked.out.splitlines() if line.startswith("    helps ")]
-    words = next(words for words in map(shlex.split, printed) if words[1 : len(cause["remedy"]) + 1] == cause["remedy"])
-    assert words[0] == "holdfast"
-    healing = run(*words[1:], *case.arguments)
+    lines = asked.out.splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith(f"  {case.cause} "))
+    helping = next(line for line in lines[at:] if line.startswith("    helps "))
+    healing = run(*pasted(helping.split("helps", 1)[1]))
     assert healing.code == 0, healing
-    after = on("why", id, "--json").json
+    after = run("why", "--json", "--url", url, "--", id).json
     assert (after["ok"], after["explanations"][0]["causes"][0]["name"]) == (True, case.healed), after
 
 
+@pytest.mark.usefixtures("confirming")
+@pytest.mark.skipif(BASH is None, reason="there is no bash to paste into")
+@pytest.mark.parametrize("name", CASES)
+def test_a_stuck_case_is_named_by_one_command_and_healed_by_the_printed_one(
+    url: str, run: Any, store: holdfast.BlockingStore, name: str
+) -> None:
+    _is_healed(url, run, store, CASES[name], "chat 42")
+
+
+@pytest.mark.usefixtures("confirming")
+@pytest.mark.skipif(BASH is None, reason="there is no bash to paste into")
+@pytest.mark.parametrize("name", CASES)
+def test_the_printed_command_survives_pasting_whatever_the_id_is(tmp_path: Path, run: Any, name: str) -> None:
+    for number, id in enumerate(IDS.values()):
+        url = str(tmp_path / f"-a b{number}.db")
+        with holdfast.open_blocking(url) as store:
+            store.workers.heartbeat(ALIVE, ttl_ms=HOUR_MS)
+            _is_healed(url, run, store, CASES[name], id)
+
+
 def test_a_retry_is_shown_from_both_ends(on: Any, store: holdfast.BlockingStore) -> None:
-    failed_run(store)
+    failed_run(store, "r1")
     assert "retried r1 as r1~2" in on("processes", "retry", "r1", "--yes").out
     again = on("processes", "retry", "r1", "--yes")
     assert (again.code, "retried before" in again.out) == (0, True)
@@ -151,7 +199,7 @@ def test_a_retry_is_shown_from_both_ends(on: Any, store: holdfast.BlockingStore)
 
 
 def test_remedies_ask_first_and_report_what_they_did(on: Any, store: holdfast.BlockingStore) -> None:
-    batch_id = _enqueued(store)
+    batch_id = _enqueued(store, "chat 42")
     assert "no claim holds it" in on("queue", "release", "chat 42", batch_id, "--yes").err
     assert "has no batch" in on("queue", "release", "chat 42", "nothing", "--yes").err
     assert "no lease on session 'chat 42' is held" in on("leases", "release", "--session", "chat 42", "--yes").err
@@ -167,7 +215,7 @@ def test_remedies_ask_first_and_report_what_they_did(on: Any, store: holdfast.Bl
 
 
 def test_the_holder_is_shown_with_host_process_and_last_report(on: Any, store: holdfast.BlockingStore) -> None:
-    dead_worker(store)
+    dead_worker(store, "chat 42")
     said = on("why", "chat 42").out
     assert "held by    gone, host there, pid 8, silent, last report" in said
     assert "by itself  another worker takes it over when the claim ends at " in said
@@ -182,5 +230,20 @@ def test_an_unknown_id_and_a_session_without_work_have_an_answer(on: Any, store:
 
 def test_ids_of_two_kinds_are_both_explained(on: Any, store: holdfast.BlockingStore) -> None:
     store.sessions.create("r1")
-    missing_signal(store)
+    missing_signal(store, "r1")
     assert [one["subject"] for one in on("why", "r1", "--json").json["explanations"]] == ["session", "process"]
+
+
+def test_what_a_terminal_cannot_show_is_pasted_byte_by_byte() -> None:
+    for word in IDS.values():
+        for encoding in ("ascii", "latin-1", "utf-8"):
+            line = pasteable(("why", word), {"url": "my stores/ü.db"}, hidden=False, encoding=encoding)
+            assert line.encode(encoding).decode(encoding) == line
+            assert line.isprintable()
+            if BASH is not None and not word.startswith("-"):
+                assert pasted(line) == ["why", word, "--url", "my stores/ü.db"]
+
+
+def test_a_password_is_not_printed_and_comes_from_the_environment() -> None:
+    line = pasteable(("why", "-x"), {"url": None, "schema": "s"}, hidden=True)
+    assert line == 'holdfast why --schema s --url "$HOLDFAST_URL" -- -x'

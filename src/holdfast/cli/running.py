@@ -168,7 +168,9 @@ def _run(arguments: list[str], terminal: Terminal) -> int:
             return _tell(terminal, error, *_said(error, ""), as_json=as_json)
         return leaving.code if isinstance(leaving.code, int) else 2
     except Unparsed as error:
-        return _tell(terminal, error, 2, _hidden(str(error), arguments), as_json=as_json)
+        return _tell(
+            terminal, error, 2, _hidden(f"{error}{_dashed(str(error), arguments)}", arguments), as_json=as_json
+        )
     if sys.stdout is None:
         # The parent closed it. A file opened from now on could get its descriptor and be overwritten.
         return _tell(terminal, OSError(), 74, "there is no standard output to write to", as_json=as_json)
@@ -211,6 +213,13 @@ def _hidden(message: str, arguments: list[str]) -> str:
     from holdfast.dsn import without_secrets
 
     return without_secrets(message, [*arguments, os.environ.get("HOLDFAST_URL", "")])
+
+
+def _dashed(message: str, arguments: list[str]) -> str:
+    """Say how to write an id that begins with a dash, if one may have been taken for an option."""
+    dashed = [word for word in arguments if word[:1] == "-" and word[1:2] not in {"", "-"} and word not in {"-h", "-y"}]
+    is_missing = "arguments are required" in message or "expected one argument" in message
+    return f"; an id that begins with a dash comes last, after --: -- {dashed[0]}" if is_missing and dashed else ""
 
 
 def _refuse_unknown(parser: Parser, command: Command, unknown: list[str]) -> None:

@@ -42,9 +42,14 @@ class Terminal:
         self.coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     @property
+    def encoding(self) -> str:
+        """Return the encoding of the output."""
+        return self._out.encoding or "utf-8"
+
+    @property
     def draws(self) -> bool:
         """Return whether the output can encode line-drawing characters."""
-        return "utf" in (self._out.encoding or "").lower()
+        return "utf" in self.encoding.lower()
 
     @property
     def is_live(self) -> bool:
@@ -80,9 +85,8 @@ class Terminal:
         """
         if self._unread:
             return
-        encoding = self._out.encoding or "utf-8"
         try:
-            print(text.encode(encoding, "replace").decode(encoding), file=self._out)
+            print(text.encode(self.encoding, "replace").decode(self.encoding), file=self._out)
         except BrokenPipeError:
             self._unread = True
 
@@ -272,6 +276,32 @@ def shortened(text: str, most: int) -> str:
 def shown(text: str) -> str:
     """Escape characters that are not printable, such as those that control a terminal."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def quoted(word: str, encoding: str = "utf-8") -> str:
+    r"""Return a word as a shell reads it back. One that cannot be shown is written byte by byte, as bash and zsh do.
+
+    >>> from holdfast.cli.terminal import quoted
+    >>> print(quoted("chat-42"), quoted("chat 42"), quoted("it's\n42"))
+    chat-42 'chat 42' $'it\'s\x0a42'
+    """
+    import shlex
+
+    if word.isprintable() and _is_encodable(word, encoding):
+        return shlex.quote(word)
+    return "$'" + "".join(_in_bytes(one, encoding) for one in word) + "'"
+
+
+def _in_bytes(one: str, encoding: str) -> str:
+    if one in "'\\":
+        return f"\\{one}"
+    if one != "!" and one.isprintable() and _is_encodable(one, encoding):
+        return one
+    return "".join(f"\\x{byte:02x}" for byte in one.encode())
+
+
+def _is_encodable(text: str, encoding: str) -> bool:
+    return text.encode(encoding, "replace").decode(encoding, "replace") == text
 
 
 def cell(value: object) -> str:

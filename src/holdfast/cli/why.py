@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import holdfast
 from holdfast.cli.commands import Command, argument
 from holdfast.cli.ids import similar, with_suggestions
 from holdfast.cli.running import Call, Refused, has_password
-from holdfast.cli.terminal import gist, length, moment
+from holdfast.cli.terminal import gist, length, moment, quoted
 
 STYLES = {"stuck": "red", "waits": "yellow", "works": "green", "idle": "dim"}
 STORE_OPTIONS = ("url", "schema", "pooler")
+ALONE = frozenset({"why"})
+"""Commands of remedies whose name is one word."""
 
 
 def why(call: Call) -> int:
@@ -81,9 +82,29 @@ def command_line(call: Call, remedy: tuple[str, ...]) -> str:
 
     A URL with a password is not repeated.
     """
-    given = [(f"--{name}", getattr(call.options, name)) for name in STORE_OPTIONS]
-    words = [word for name, value in given if value is not None and not has_password(value) for word in (name, value)]
-    return shlex.join(["holdfast", *remedy, *words]) + (' --url "$HOLDFAST_URL"' if has_password(call.url()) else "")
+    is_hidden = has_password(call.url())
+    given = {name: getattr(call.options, name) for name in STORE_OPTIONS if name != "url" or not is_hidden}
+    return pasteable(remedy, given, hidden=is_hidden, encoding=call.terminal.encoding)
+
+
+def pasteable(remedy: Sequence[str], store: Mapping[str, str | None], *, hidden: bool, encoding: str = "utf-8") -> str:
+    """Return a remedy as one line for a shell, with the options that name the `store`.
+
+    An id that begins with a dash comes last, after `--`. With `hidden`, the URL comes from the environment.
+    """
+    size = 1 if remedy[0] in ALONE else 2
+    ids = list(remedy[size:])
+    options = [word for name, value in store.items() if value is not None for word in _option(f"--{name}", value)]
+    if remedy[:size] == ("leases", "release"):
+        ids, options = [], [*_option(*ids), *options]
+    line = [quoted(word, encoding) for word in options] + (['--url "$HOLDFAST_URL"'] if hidden else [])
+    named = [quoted(word, encoding) for word in ids]
+    rest = [*line, "--", *named] if any(one.startswith("-") for one in ids) else [*named, *line]
+    return " ".join(["holdfast", *remedy[:size], *rest])
+
+
+def _option(name: str, value: str) -> list[str]:
+    return [f"{name}={value}"] if value.startswith("-") else [name, value]
 
 
 COMMANDS = (
