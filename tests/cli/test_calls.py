@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -231,8 +232,6 @@ def test_every_command_has_help_with_an_example_and_its_json(run: Any, command: 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_example_is_a_call_that_the_parser_takes(command: Any) -> None:
-    import shlex
-
     for example in command.examples:
         words = shlex.split(example.replace("<(", "").replace(")", ""))
         words = words[words.index("holdfast") + 1 :]
@@ -340,11 +339,13 @@ def test_values_are_shown_in_units_that_fit() -> None:
 # Completion.
 
 
-def completed(words: list[str]) -> set[str]:
-    """Return bash's completions of the last word."""
+def completed(words: list[str], line: str | None = None) -> set[str]:
+    """Return bash's completions of the last word. A line that bash has split at colons, too, is given whole."""
+    given = " ".join(words) if line is None else line
     program = (
-        f"source <({sys.executable} -m holdfast completion bash); COMP_WORDS=({' '.join(repr(one) for one in words)}); "
-        f"COMP_CWORD={len(words) - 1}; _holdfast; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        f"source <({sys.executable} -m holdfast completion bash); COMP_WORDS=({shlex.join(words)}); "
+        f"COMP_LINE={shlex.quote(given)}; COMP_POINT={len(given)}; COMP_CWORD={len(words) - 1}; "
+        "_holdfast; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -367,6 +368,8 @@ def test_bash_completes_ids_of_the_store(tmp_path: Path, monkeypatch: pytest.Mon
         for name in ("chat-1", "chat-2", "mail", "two words", "\x1b[31m"):
             store.sessions.create(name)
         store.processes.start("research", id="run-1")
+        store.sessions.create("run:2:a")
+        store.sessions.create("run:2:b")
         store.schedules.put("nightly", "0 3 * * *")
     program = tmp_path / "bin" / "holdfast"
     program.parent.mkdir()
@@ -375,9 +378,19 @@ def test_bash_completes_ids_of_the_store(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("HOLDFAST_URL", str(file))
     assert completed(["holdfast", "sessions", "show", "chat"]) == {"chat-1", "chat-2"}
-    assert completed(["holdfast", "sessions", "show", "two"]) == {"two\\", "words"}, "one word for the shell"
+    two = {"two\\", "words"}
+    for typed in ("two", "two\\ w"):
+        assert completed(["holdfast", "sessions", "show", typed]) == two, "one word for the shell"
+    for typed in ("'two w", '"two w'):
+        assert completed(["holdfast", "sessions", "show", typed]) == {"two", "words"}, "the quote is open"
+    # Bash splits words at colons and equals signs, and replaces what follows the last one.
+    split = ["holdfast", "why", "run", ":", "2", ":"]
+    assert completed(split, "holdfast why run:2:") == {"a", "b"}
+    assert completed([*split, "b"], "holdfast why run:2:b") == {"b"}
+    words = ["holdfast", "why", "--url", "=", str(file), "run", ":"]
+    assert completed(words, f"holdfast why --url={file} run:") == {"2:a", "2:b"}
     assert completed(["holdfast", "queue", "list", "--session", "m"]) == {"mail"}
-    assert completed(["holdfast", "why", ""]) == {"chat-1", "chat-2", "mail", "two\\", "words", "run-1", "nightly"}
+    assert completed(["holdfast", "why", ""]) >= {"chat-1", "chat-2", "mail", *two, "run-1", "nightly"}
     assert completed(["holdfast", "schedules", "pause", ""]) == {"nightly"}
     assert "--json" in completed(["holdfast", "sessions", "show", "chat-1", "--"]), "options come after the id"
     monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "nothing.db"))

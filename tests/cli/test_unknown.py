@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli import ids
 from holdfast.processes import BySession, Completed, External, Provenance
 
 OF_A_SESSION = [
@@ -128,9 +129,26 @@ def test_a_mistyped_id_is_guessed(on: Any, url: str) -> None:
     assert "did you mean" not in on("sessions", "show", "something else").err
 
 
+def test_an_id_that_begins_with_a_dash_comes_after_two(on: Any) -> None:
+    said = on("why", "-x")
+    assert (said.code, said.err.endswith("an id that begins with a dash comes last, after --: -- -x\n")) == (2, True)
+
+
 def test_ids_are_listed_for_completion(on: Any, url: str) -> None:
     with holdfast.open_blocking(url) as store:
         store.sessions.create("chat-1")
         store.sessions.create("mail")
     assert on("complete", "sessions", "ch").out == "chat-1\n"
-    assert on("complete", "any", "--json").json == {"ids": ["chat-1", "mail"]}
+    assert on("complete", "any", "--json").json == {"ids": ["mail", "chat-1"]}
+
+
+def test_ids_are_found_by_their_beginning_among_many(on: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids, "MOST", 10)
+    with holdfast.open_blocking(url) as store:
+        for number in range(40):
+            store.sessions.create(f"chat-{number:02}")
+    assert on("complete", "sessions", "chat-07").out == "chat-07\n"
+    assert on("complete", "sessions", "chat-1").out.split() == [f"chat-1{number}" for number in range(10)]
+    assert on("complete", "sessions").out.split()[0] == "chat-39"
+    assert "did you mean 'chat-07'" in on("why", "chat-07x").err
+    assert on("complete", "any", "%").out == ""

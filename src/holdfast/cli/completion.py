@@ -87,19 +87,41 @@ def bash(found: list[Place]) -> str:
     return f"""\
 # bash completion for holdfast; load it with: source <(holdfast completion bash)
 _holdfast_ids() {{
+  local quote="" typed="$current" before="" one
   local -a found
-  mapfile -t found < <(holdfast complete "$1" "$current" "${{url[@]}}" 2>/dev/null)
-  ((${{#found[@]}})) && mapfile -t COMPREPLY < <(printf '%q\\n' "${{found[@]}}")
+  case "$current" in [\\'\\"]*) quote="${{current:0:1}}"; typed="${{current:1}}" ;; esac
+  [[ "$quote" == "'" ]] || typed="${{typed//\\\\/}}"
+  mapfile -t found < <(holdfast complete "${{url[@]}}" "$1" -- "$typed" 2>/dev/null)
+  # Bash replaces only the text after the last colon, unless the word is quoted.
+  [[ -z "$quote" && "$COMP_WORDBREAKS" == *:* ]] && before="${{current%"${{current##*:}}"}}"
+  COMPREPLY=()
+  for one in "${{found[@]}}"; do
+    [[ -z "$quote" ]] && printf -v one %q "$one"
+    COMPREPLY+=("${{one#"$before"}}")
+  done
 }}
 _holdfast() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" path="" word longer words="" index
+  local current before path="" word longer words="" index line="${{COMP_LINE:0:COMP_POINT}}"
   local kind="" given=0
-  local -a url=()
+  local -a typed=() url=()
   local -A known=({known})
-  for ((index = 1; index < COMP_CWORD; index++)); do
+  # Bash has split the line at colons and equals signs, too: join what no blank separates.
+  for ((index = 0; index <= COMP_CWORD; index++)); do
     word="${{COMP_WORDS[index]}}"
+    if ((index > 0)) && [[ -n "$word" && "$line" != [[:space:]]* ]]; then
+      typed[${{#typed[@]}}-1]+="$word"
+    else
+      typed+=("$word")
+      line="${{line#"${{line%%[![:space:]]*}}"}}"
+    fi
+    line="${{line#"$word"}}"
+  done
+  current="${{typed[${{#typed[@]}}-1]}}" before="${{typed[${{#typed[@]}}-2]}}"
+  for ((index = 1; index < ${{#typed[@]}} - 1; index++)); do
+    word="${{typed[index]}}"
     case "$word" in
-    --url) url=(--url "${{COMP_WORDS[index+1]}}"); ((index++)); continue ;;
+    --url) url=(--url "${{typed[index+1]}}"); ((index++)); continue ;;
+    --url=*) url=("$word"); continue ;;
     {"|".join(valued)}) ((index++)); continue ;;
     -*) continue ;;
     esac
@@ -138,7 +160,7 @@ def zsh(found: list[Place]) -> str:
 # zsh completion for holdfast; load it with: source <(holdfast completion zsh)
 _holdfast_ids() {{
   local -a found
-  found=("${{(@f)$(holdfast complete "$1" "$PREFIX" "${{url[@]}}" 2>/dev/null)}}")
+  found=("${{(@f)$(holdfast complete "${{url[@]}}" "$1" -- "${{(Q)PREFIX}}" 2>/dev/null)}}")
   compadd -a found
 }}
 _holdfast() {{
@@ -211,7 +233,7 @@ def _fish_word(place: Place, word: str) -> str:
 
 
 def _fish_ids(kind: str) -> str:
-    return f"(holdfast complete {kind} (commandline -ct) 2>/dev/null)"
+    return f"(holdfast complete {kind} -- (commandline -ct | string unescape) 2>/dev/null)"
 
 
 def _fish_text(text: str) -> str:

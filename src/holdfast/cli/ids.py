@@ -1,4 +1,4 @@
-"""Ids that are in a store, for completion and for suggestions. Bounded: the newest and the first of each kind."""
+"""Ids that are in a store, for completion and suggestions. Bounded: sessions by their beginning or newest change."""
 
 from __future__ import annotations
 
@@ -19,34 +19,37 @@ CLOSE = 0.6
 """Likeness of two ids, from 0 to 1, from which on one is suggested for the other."""
 
 
-def _sessions(store: holdfast.BlockingStore) -> Iterable[str]:
-    """Return the sessions that changed within a day, and the first ones."""
+def _sessions(store: holdfast.BlockingStore, prefix: str) -> Iterable[str]:
+    """Return the sessions that begin so, by id; those that changed last without a prefix. Both have an index."""
     size = min(MOST, store.limits.page)
-    changed = store.sessions.list(changed_since_ms=max(0, store.now_ms() - DAY_MS), limit=size)
-    return [one.session_id for one in (*changed, *store.sessions.list(limit=size))]
+    if prefix:
+        return [one.session_id for one in store.sessions.list(prefix=prefix, limit=size)]
+    return [one.session_id for one in store.sessions.list(newest_first=True, limit=size)]
 
 
-def _processes(store: holdfast.BlockingStore) -> Iterable[str]:
-    """Return the processes that ended within a day, and the first running and other ones."""
+def _processes(store: holdfast.BlockingStore, prefix: str) -> Iterable[str]:
+    """Return those that begin so of the processes that ended within a day, and of the first running and other ones."""
     size = min(MOST, store.limits.page)
     ended = store.processes.ended(since_ms=max(0, store.now_ms() - DAY_MS), limit=size)
     listed = (*store.processes.list(limit=size), *ended, *store.processes.list(status="any", limit=size))
-    return [one.id for one in listed]
+    return [one.id for one in listed if one.id.startswith(prefix)]
 
 
-def _schedules(store: holdfast.BlockingStore) -> Iterable[str]:
-    return [one.name for one in store.schedules.list(limit=min(MOST, store.limits.page))]
+def _schedules(store: holdfast.BlockingStore, prefix: str) -> Iterable[str]:
+    found = store.schedules.list(limit=min(MOST, store.limits.page))
+    return [one.name for one in found if one.name.startswith(prefix)]
 
 
-def _subscriptions(store: holdfast.BlockingStore) -> Iterable[str]:
-    return [one.handle for one in store.triggers.list(limit=min(MOST, store.limits.page))]
+def _subscriptions(store: holdfast.BlockingStore, prefix: str) -> Iterable[str]:
+    found = store.triggers.list(limit=min(MOST, store.limits.page))
+    return [one.handle for one in found if one.handle.startswith(prefix)]
 
 
-def _any(store: holdfast.BlockingStore) -> Iterable[str]:
-    return [*_sessions(store), *_processes(store), *_schedules(store)]
+def _any(store: holdfast.BlockingStore, prefix: str) -> Iterable[str]:
+    return [*_sessions(store, prefix), *_processes(store, prefix), *_schedules(store, prefix)]
 
 
-LISTINGS: dict[str, Callable[[holdfast.BlockingStore], Iterable[str]]] = {
+LISTINGS: dict[str, Callable[[holdfast.BlockingStore, str], Iterable[str]]] = {
     "sessions": _sessions,
     "processes": _processes,
     "schedules": _schedules,
@@ -57,14 +60,31 @@ LISTINGS: dict[str, Callable[[holdfast.BlockingStore], Iterable[str]]] = {
 
 def similar(call: Call, listing: str, id: str) -> list[str]:
     """Return ids that look like this one. None if the store cannot be read: the error that led here is said then."""
+    with contextlib.suppress(Exception), call.store() as store:
+        known = list(LISTINGS[listing](store, ""))
+        if listing in {"sessions", "any"}:
+            known += [one for prefix in beginnings(id) for one in _sessions(store, prefix)]
+        return likely(id, known)
+    return []
+
+
+def beginnings(id: str) -> list[str]:
+    """Return shorter and shorter beginnings of a mistyped id: one of them is right, if its end is wrong."""
+    return list(dict.fromkeys(id[: len(id) - cut] for cut in (1, 2, 3, len(id) // 2) if 0 < cut < len(id)))
+
+
+def likely(id: str, known: Iterable[str]) -> list[str]:
+    """Return those of the known ids that look most like this one.
+
+    >>> from holdfast.cli.ids import likely
+    >>> likely("chat_42", ["Chat-42", "mail"])
+    ['Chat-42']
+    """
     import difflib
 
-    with contextlib.suppress(Exception), call.store() as store:
-        known = list(dict.fromkeys(LISTINGS[listing](store)))
-        lower = {one.lower(): one for one in reversed(known)}
-        found = difflib.get_close_matches(id.lower(), lower, n=SUGGESTED, cutoff=CLOSE)
-        return [lower[one] for one in found if lower[one] != id]
-    return []
+    lower = {one.lower(): one for one in reversed(list(dict.fromkeys(known)))}
+    found = difflib.get_close_matches(id.lower(), lower, n=SUGGESTED, cutoff=CLOSE)
+    return [lower[one] for one in found if lower[one] != id]
 
 
 def with_suggestions(text: str, found: list[str]) -> str:
@@ -75,9 +95,9 @@ def with_suggestions(text: str, found: list[str]) -> str:
 def complete(call: Call) -> int:
     """Print the ids that begin so."""
     with call.store() as store:
-        listed = LISTINGS[call.options.what](store)
+        listed = LISTINGS[call.options.what](store, call.options.prefix)
     # An id that cannot be typed is not offered.
-    known = [one for one in dict.fromkeys(listed) if one.startswith(call.options.prefix) and shown(one) == one]
+    known = [one for one in dict.fromkeys(listed) if shown(one) == one]
     if call.options.json:
         call.terminal.json({"ids": known[:OFFERED]})
         return 0
@@ -97,7 +117,7 @@ COMMANDS = (
         ),
         ("holdfast complete sessions chat-", "holdfast complete processes"),
         "An object: `ids`.",
-        "The scripts of `holdfast completion` call this. Looks at the 1,000 first ids of each kind, and at those that\n"
-        "changed within a day; prints at most 200.",
+        "The scripts of `holdfast completion` call this. Finds every session that begins so; without TEXT, those that\n"
+        "changed last. Of other kinds it looks at the first 1,000. Prints at most 200.",
     ),
 )
