@@ -22,6 +22,38 @@ KINDS_OF_IDS = {
 """The ids that an argument of this name takes, as `holdfast complete` calls them."""
 
 
+BASH_IDS = """\
+_holdfast_ids() {
+  local quote="" typed="$current" before="" one
+  local -a found
+  case "$current" in [\\'\\"]*) quote="${current:0:1}"; typed="${current:1}" ;; esac
+  [[ "$quote" == "'" ]] || typed="${typed//\\\\/}"
+  mapfile -t found < <(holdfast complete "${url[@]}" "$1" -- "$typed" 2>/dev/null)
+  # Bash replaces only the text after the last colon, unless the word is quoted.
+  [[ -z "$quote" && "$COMP_WORDBREAKS" == *:* ]] && before="${current%"${current##*:}"}"
+  COMPREPLY=()
+  for one in "${found[@]}"; do
+    [[ -z "$quote" ]] && printf -v one %q "$one"
+    COMPREPLY+=("${one#"$before"}")
+  done
+}
+"""
+"""Offers ids: as the shell must read them, and without the part that it does not replace."""
+BASH_WORDS = """\
+  # Bash has split the line at colons and equals signs, too: join what no blank separates.
+  for ((index = 0; index <= COMP_CWORD; index++)); do
+    word="${COMP_WORDS[index]}"
+    if ((index > 0)) && [[ -n "$word" && "$line" != [[:space:]]* ]]; then
+      typed[${#typed[@]}-1]+="$word"
+    else
+      typed+=("$word")
+      line="${line#"${line%%[![:space:]]*}"}"
+    fi
+    line="${line#"$word"}"
+  done
+"""
+
+
 class Place(NamedTuple):
     """A point of the command tree: the words that may follow, and the options that take a value (listed or free)."""
 
@@ -86,37 +118,12 @@ def bash(found: list[Place]) -> str:
     ids = "".join(f'    "{" ".join(place.path)}") kind={place.ids} ;;\n' for place in found if place.ids)
     return f"""\
 # bash completion for holdfast; load it with: source <(holdfast completion bash)
-_holdfast_ids() {{
-  local quote="" typed="$current" before="" one
-  local -a found
-  case "$current" in [\\'\\"]*) quote="${{current:0:1}}"; typed="${{current:1}}" ;; esac
-  [[ "$quote" == "'" ]] || typed="${{typed//\\\\/}}"
-  mapfile -t found < <(holdfast complete "${{url[@]}}" "$1" -- "$typed" 2>/dev/null)
-  # Bash replaces only the text after the last colon, unless the word is quoted.
-  [[ -z "$quote" && "$COMP_WORDBREAKS" == *:* ]] && before="${{current%"${{current##*:}}"}}"
-  COMPREPLY=()
-  for one in "${{found[@]}}"; do
-    [[ -z "$quote" ]] && printf -v one %q "$one"
-    COMPREPLY+=("${{one#"$before"}}")
-  done
-}}
-_holdfast() {{
+{BASH_IDS}_holdfast() {{
   local current before path="" word longer words="" index line="${{COMP_LINE:0:COMP_POINT}}"
   local kind="" given=0
   local -a typed=() url=()
   local -A known=({known})
-  # Bash has split the line at colons and equals signs, too: join what no blank separates.
-  for ((index = 0; index <= COMP_CWORD; index++)); do
-    word="${{COMP_WORDS[index]}}"
-    if ((index > 0)) && [[ -n "$word" && "$line" != [[:space:]]* ]]; then
-      typed[${{#typed[@]}}-1]+="$word"
-    else
-      typed+=("$word")
-      line="${{line#"${{line%%[![:space:]]*}}"}}"
-    fi
-    line="${{line#"$word"}}"
-  done
-  current="${{typed[${{#typed[@]}}-1]}}" before="${{typed[${{#typed[@]}}-2]}}"
+{BASH_WORDS}  current="${{typed[${{#typed[@]}}-1]}}" before="${{typed[${{#typed[@]}}-2]}}"
   for ((index = 1; index < ${{#typed[@]}} - 1; index++)); do
     word="${{typed[index]}}"
     case "$word" in
