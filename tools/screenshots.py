@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 PLACES = ("Vienna", "Graz", "Linz", "Salzburg")
 PAGES = {
     "inspector-sessions": ("/sessions", 480),
-    "inspector-session": (f"/session?id={quote('chat-42')}", 900),
+    "inspector-session": (f"/session?id={quote('chat-42')}", 960),
     "inspector-run": (f"/process?id={quote('report-7')}", 640),
 }
 
@@ -39,9 +39,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-pictures-") as folder:
         url = str(Path(folder) / "agent.db")
         fill(url)
-        command = [sys.executable, "-m", "holdfast", "ui", "--port", "0", "--allow-writes", "--url", url]
+        command = [sys.executable, "-m", "holdfast", "ui", "--port", "0", "--allow-writes", "--url", "agent.db"]
         with (
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served,
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as served,
             Browser(program, Path(folder) / "profile") as browser,
         ):
             assert served.stdout is not None

@@ -18,6 +18,7 @@ HOST = "testserver"
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
 SESSION = "chat/42 <b>&\"'"
 TOKEN = "the-token"
+PICTURE = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -33,7 +34,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def fill(store: holdfast.BlockingStore) -> None:
     """Store one of everything, with hostile text wherever there is text."""
-    session = store.sessions.create(SESSION, owner=HOSTILE, model=HOSTILE)
+    session = store.sessions.create(SESSION, owner=HOSTILE, model=HOSTILE, labels={"<i>": HOSTILE})
     for number in (1, 2):
         with session.turn(f"turn-{number}") as turn:
             turn.add({"role": "user", "content": f"{HOSTILE} {number}"})
@@ -41,6 +42,9 @@ def fill(store: holdfast.BlockingStore) -> None:
             turn.state = {"turn": number, HOSTILE: HOSTILE}
             turn.usage("m", input_tokens=10, output_tokens=5)
     store.sessions.fork(SESSION, into="fork", at=1)
+    session.attachments.put(b"<script>alert(1)</script>", media_type="text/html", label=HOSTILE)
+    session.attachments.put(b"<svg onload='alert(1)'/>", media_type="image/svg+xml", label="<i>.svg")
+    session.attachments.put(PICTURE, media_type="image/png", label="<i>.png")
     session.enqueue({"text": HOSTILE})
     claim = store.queue.claim(SESSION, owner_id="w1")
     assert claim is not None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
@@ -14,22 +17,30 @@ from tests.docs.browser import Browser, find_browser
 from tests.inspector.conftest import SESSION
 
 import holdfast
+from holdfast.inspector.app import LOOK_EVERY_S
 
 PATIENCE_S = 60
+LIVE = "document.getElementById('live')?.textContent.endsWith('· live')"
 PROGRAM = find_browser()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium on this machine")
 
 
 @pytest.fixture
 def address(url: str) -> Iterator[str]:
-    """The printed address of `holdfast ui`, served by a process of its own on a free port."""
+    with served(url) as address:
+        yield address
+
+
+@contextmanager
+def served(url: str) -> Generator[str]:
+    """Yield the printed address of `holdfast ui`, served by a process of its own on a free port."""
     command = [sys.executable, "-m", "holdfast", "ui", "--port", "0", "--allow-writes", "--url", url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
-        assert served.stdout is not None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
         try:
-            yield served.stdout.readline().strip()
+            yield program.stdout.readline().strip()
         finally:
-            served.terminate()
+            program.terminate()
 
 
 @pytest.fixture
@@ -45,13 +56,90 @@ def test_a_session_is_live_and_healed_by_its_button(address: str, browser: Any, 
     assert "token" not in browser.value("location.href"), "the token leaves the address"
     base = address.partition("/?")[0]
     browser.go(f"{base}/session?id={quote(SESSION, safe='')}")
-    browser.wait("document.getElementById('live').textContent.includes('live')", PATIENCE_S)
+    browser.wait(LIVE, PATIENCE_S)
     assert browser.value("document.querySelectorAll('.role-user').length") == 2
     assert browser.value("document.querySelector('.role-user .text').textContent").startswith("<script>alert(1)")
     with holdfast.open_blocking(url) as store, store.sessions.handle(SESSION).turn("turn-3") as turn:
         turn.add({"role": "user", "content": "a third question"})
     browser.wait("document.querySelectorAll('.role-user').length === 3", PATIENCE_S)
-    browser.value("[...document.querySelectorAll('button')].find((one) => one.textContent === 'Do it').click()")
+    browser.value("[...document.querySelectorAll('summary')].find((one) => one.textContent === 'Do it').click()")
+    browser.value("[...document.querySelectorAll('button')].find((one) => one.textContent === 'Yes, retry it').click()")
+    browser.wait("document.getElementById('notice')?.textContent === 'Done.'", PATIENCE_S)
+    browser.wait("!location.search.includes('done')", PATIENCE_S)
     browser.wait("!document.querySelector('.why').textContent.includes('dead-letter')", PATIENCE_S)
     with holdfast.open_blocking(url) as store:
         assert len(store.queue.dead_letters()) == 0
+
+
+# A store that goes away and comes back.
+
+
+class Away(NamedTuple):
+    """A store, and how it goes away and comes back."""
+
+    url: str
+    go: Callable[[], None]
+    come_back: Callable[[], None]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def leaving(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Away]:
+    if request.param == "sqlite":
+        kept, away = tmp_path / "stores", tmp_path / "away"
+        kept.mkdir()
+        yield Away(str(kept / "agent.db"), lambda: shutil.move(kept, away), lambda: shutil.move(away, kept))
+        return
+    request.getfixturevalue("postgres_database")
+    server = sys.modules["holdfast_postgres_server"].Server()
+    try:
+        yield Away(server.url, server.stop, server.start)
+    finally:
+        server.remove()
+
+
+def test_a_page_says_that_the_store_is_away_and_goes_on_when_it_is_back(leaving: Away, browser: Any) -> None:
+    with holdfast.open_blocking(leaving.url) as store:
+        store.sessions.create("chat").append({"role": "user", "content": "before"})
+    with served(leaving.url) as address:
+        browser.go(address)
+        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+        base = address.partition("/?")[0]
+        browser.go(f"{base}/session?id=chat")
+        browser.wait(LIVE, PATIENCE_S)
+        leaving.go()
+        browser.wait("document.getElementById('notice').textContent.includes('not available')", PATIENCE_S)
+        assert browser.value("document.getElementById('live').textContent.endsWith('database away')")
+        assert browser.value("document.querySelector('.role-user .text').textContent") == "before", "it is still shown"
+        # A page that is opened now says so, too, and waits for it.
+        browser.go(f"{base}/session?id=chat&turns=")
+        browser.wait("document.querySelector('main h1')?.textContent === 'The database is not available'", PATIENCE_S)
+        assert "Traceback" not in browser.value("document.body.textContent")
+        leaving.come_back()
+        browser.wait("document.querySelector('.role-user .text')?.textContent === 'before'", PATIENCE_S)
+        browser.wait(LIVE, PATIENCE_S)
+        assert browser.value("document.getElementById('notice').textContent") == ""
+        with holdfast.open_blocking(leaving.url) as store:
+            store.sessions.handle("chat").append({"role": "user", "content": "after"})
+        browser.wait("document.querySelectorAll('.role-user').length === 2", PATIENCE_S)
+
+
+def test_a_person_who_reads_is_not_disturbed(address: str, browser: Any, url: str) -> None:
+    """Open parts, marked text and the focus survive the updates of a live page."""
+    browser.go(address)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    browser.go(f"{address.partition('/?')[0]}/session?id={quote(SESSION, safe='')}")
+    browser.wait(LIVE, PATIENCE_S)
+    browser.value("document.querySelectorAll('.entry details')[2].open = true")
+    browser.value("document.querySelectorAll('.entry details summary')[2].focus()")
+    with holdfast.open_blocking(url) as store:
+        store.sessions.handle(SESSION).append({"role": "user", "content": "third"})
+    browser.wait("document.querySelectorAll('.role-user').length === 3", PATIENCE_S)
+    assert browser.value("document.querySelectorAll('.entry details')[2].open")
+    assert browser.value("document.activeElement === document.querySelectorAll('.entry details summary')[2]")
+    browser.value("document.getSelection().selectAllChildren(document.querySelector('.remedy code'))")
+    with holdfast.open_blocking(url) as store:
+        store.sessions.handle(SESSION).append({"role": "user", "content": "fourth"})
+    time.sleep(2 * LOOK_EVERY_S)
+    assert "queue retry" in browser.value("document.getSelection().toString()")
+    browser.value("document.getSelection().removeAllRanges()")
+    browser.wait("document.querySelectorAll('.role-user').length === 4", PATIENCE_S)

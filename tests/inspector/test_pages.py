@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import html
+import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from starlette.testclient import TestClient
@@ -15,6 +17,7 @@ from tests.inspector.conftest import HOST, HOSTILE, SESSION, TOKEN
 import holdfast
 from holdfast.inspector import inspector, pulse, searching, views
 from holdfast.inspector.app import PAGES
+from holdfast.inspector.source import Source
 
 ADDRESSES: dict[str, dict[str, str]] = {
     "/": {},
@@ -101,18 +104,20 @@ def test_metrics_have_the_openmetrics_form(client: Any) -> None:
 
 
 def test_a_remedy_is_offered_only_if_writes_are_allowed(client: Any, writer: Any) -> None:
-    assert "<button>Do it</button>" not in client.get("/session", params={"id": SESSION}).text
-    assert "<button>Do it</button>" in writer.get("/session", params={"id": SESSION}).text
+    assert "Do it" not in client.get("/session", params={"id": SESSION}).text
+    assert "<button>Yes, retry it</button>" in writer.get("/session", params={"id": SESSION}).text, "it asks first"
+    assert "<button>Do it</button>" in writer.get("/queue").text
 
 
 def test_the_remedy_of_a_page_heals(url: str, writer: Any) -> None:
     page = writer.get("/queue").text
     form = re.search(r'<form method="post".*?</form>', page, re.DOTALL)
     assert form is not None
-    words = [html.unescape(one) for one in re.findall(r'name="word" value="([^"]*)"', form[0])]
+    words = html.unescape(re.findall(r'name="words" value="([^"]*)"', form[0])[0])
     back = html.unescape(re.findall(r'name="back" value="([^"]*)"', form[0])[0])
-    answer = writer.post("/remedy", data={"word": words, "back": back}, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/queue?")
+    answer = writer.post("/remedy", data={"words": words, "back": back}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/queue?done=yes")
+    assert "Done." in writer.get(answer.headers["location"]).text
     with holdfast.open_blocking(url) as store:
         assert len(store.queue.dead_letters()) == 0
 
@@ -122,23 +127,26 @@ def test_a_failed_run_is_retried_and_both_runs_name_each_other(url: str, writer:
         store.processes.start("research", id="failed-1")
         store.processes.complete("failed-1", holdfast.processes.Failed("no"))
     page = "/process?id=failed-1"
-    words = ["processes", "retry", "failed-1"]
+    words = json.dumps(["processes", "retry", "failed-1"])
     assert "processes retry failed-1" in writer.get(page).text
-    answer = writer.post("/remedy", data={"word": words, "back": page}, headers={"origin": "http://testserver"})
+    answer = writer.post("/remedy", data={"words": words, "back": page}, headers={"origin": "http://testserver"})
     assert answer.status_code == 200
     assert 'retried as <a href="/process?id=failed-1~2"' in writer.get(page).text
     assert 'retries <a href="/process?id=failed-1"' in writer.get("/process?id=failed-1~2").text
 
 
 def test_words_that_no_page_offers_are_refused(writer: Any) -> None:
-    for words in (["sessions", "delete", SESSION], ["queue", "retry", SESSION], [], ["queue"]):
-        assert writer.post("/remedy", data={"word": words}).status_code == 400
+    for words in (["sessions", "delete", SESSION], ["queue", "retry", SESSION], [], ["queue"], "queue", {"a": 1}, [1]):
+        answer = writer.post("/remedy", data={"words": json.dumps(words)})
+        assert (answer.status_code, "Nothing was done" in answer.text) == (400, True)
+    for data in ({}, {"words": ""}, {"words": "[" * 100_000}, {"word": ["queue", "resume", "mail <i>"]}):
+        assert writer.post("/remedy", data=data).status_code == 400
 
 
 def test_a_remedy_goes_back_to_a_page_of_ours_only(writer: Any) -> None:
     for back in ("//evil.example/", "https://evil.example/", "/nowhere", ""):
-        data = {"word": ["queue", "resume", "mail <i>"], "back": back}
-        assert writer.post("/remedy", data=data, follow_redirects=False).headers["location"] == "/"
+        data = {"words": '["queue", "resume", "mail <i>"]', "back": back}
+        assert writer.post("/remedy", data=data, follow_redirects=False).headers["location"].split("?")[0] == "/"
 
 
 def test_text_of_every_kind_of_payload(url: str, client: Any) -> None:
@@ -161,7 +169,7 @@ def test_the_overview_draws_the_pulse_of_the_store(url: str, client: Any, monkey
     rates = re.findall(r"<dt>(turns|events) a second</dt><dd>([0-9.]+)</dd>", text)
     assert [name for name, _ in rates] == ["turns", "events"]
     assert float(rates[0][1]) > 0
-    assert len(re.findall(r'<polyline points="[0-9., ]+"', text)) == 3
+    assert len(re.findall(r'<polyline points="[0-9., ]+"', text)) == 4
     assert " style=" not in text, "the policy forbids it"
 
 
@@ -235,10 +243,11 @@ def test_sessions_are_found_by_label(url: str, client: Any) -> None:
     page = client.get("/sessions").text
     assert "<b>" not in page
     links = {html.unescape(link) for link in re.findall(r'class="label" href="([^"]*)"', page)}
+    links.remove(f"/sessions?{urlencode({'label': f'<i>:{HOSTILE}'})}")
     assert len(links) == 4
     answers = [re.findall(r">(many-\d)</a>", client.get(link).text) for link in sorted(links)]
     assert sorted("".join(one[-1] for one in answer) for answer in answers) == ["3", "420", "531", "54210"]
-    assert client.get("/sessions", params={"text": "k" * 65 + ":v"}).status_code == 400
+    assert client.get("/sessions", params={"text": "k\0:v"}).status_code == 400
     assert 'class="label"' in client.get("/session", params={"id": "many-3"}).text
 
 
@@ -287,3 +296,173 @@ def test_a_damaged_row_is_not_the_fault_of_the_request(tmp_path: Path) -> None:
         damaged.get("/", params={"token": TOKEN})
         answer = damaged.get("/process", params={"id": "r1"})
     assert (answer.status_code, "Corrupt" in answer.text) == (500, True)
+
+
+# Conversations.
+
+
+def test_calls_of_tools_and_their_results_are_one_line_that_unfolds(url: str, client: Any) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "<i>Graz"}'}}
+    with holdfast.open_blocking(url) as store, store.sessions.create("tools").turn("t") as turn:
+        turn.add({"role": "user", "content": "How is it?"})
+        turn.add({"role": "assistant", "content": None, "tool_calls": [call, call]})
+        turn.add({"role": "tool", "tool_call_id": "c1", "content": "21 degrees"})
+        turn.add({"role": "assistant", "content": "It is warm. Shall I look again?", "tool_calls": [call]})
+        turn.add({"role": "assistant", "content": "Good.", "tool_calls": "nonsense"})
+        turn.add({"role": "assistant", "content": None, "tool_calls": [7, {"function": 7}]})
+    text = html.unescape(client.get("/session", params={"id": "tools"}).text)
+    assert text.count('<summary><span class="role">call</span>') == 2
+    assert 'weather({"city": "<i>Graz"}) weather({"city": "<i>Graz"})</code> and 1 more' in text
+    assert "21 degrees" in text
+    assert "Shall I look again?\n\nweather(" in text
+    assert "a tool()" in text
+
+
+def test_attachments_are_shown_if_they_are_pictures_and_saved_otherwise(client: Any) -> None:
+    text = client.get("/session", params={"id": SESSION}).text
+    links = [html.unescape(one) for one in re.findall(r'<a href="([^"]*/attachment[^"]*)">&lt;', text)]
+    assert len(links) == 3
+    assert text.count('<img class="preview"') == 1
+    answers = [client.get(link) for link in links]
+    for answer in answers:
+        assert answer.status_code == 200
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+    kinds = sorted((one.headers["content-type"], one.headers.get("content-disposition", "")[:10]) for one in answers)
+    saved = ("application/octet-stream", "attachment")
+    assert kinds == [saved, saved, ("image/png", "")]
+    assert client.get("/attachment", params={"id": SESSION, "attachment": "nothing"}).status_code == 404
+    assert client.get("/attachment", params={"id": "nobody", "attachment": "nothing"}).status_code == 404
+    assert client.get("/attachment").status_code == 400
+
+
+def test_a_tree_shows_where_forks_began(client: Any) -> None:
+    text = client.get("/tree", params={"id": SESSION}).text
+    line = text.split('node=turn-1%2F1"')[1].split("</li>")[0]
+    assert 'fork <a href="/tree?id=fork">fork</a>' in line
+    assert text.count("fork <a") == 1
+    assert (
+        f'from <a href="{html.escape("/session?" + urlencode({"id": SESSION}))}"' in client.get("/session?id=fork").text
+    )
+
+
+# Lists and suggestions.
+
+
+def test_sessions_are_filtered_by_their_state(url: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("ready").enqueue("x")
+        store.sessions.create("later")
+        paused = store.sessions.create("paused")
+        paused.enqueue("x")
+        paused.pause()
+        store.queue.pause("turn")
+
+    def found(state: str) -> list[str]:
+        text = client.get("/sessions", params={"state": state}).text
+        return re.findall(r'data-title="session"><a [^>]*>([^<]*)</a>', text)
+
+    named = html.escape(SESSION).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
+    assert sorted(found("stuck")) == sorted(["paused", "ready", named])
+    assert found("failed") == [named]
+    assert set(found("active")) >= {"later", "ready", "fork"}
+    text = client.get("/sessions", params={"state": "stuck"}).text
+    assert "dead-letter" in text
+    assert "session-paused, kind-paused" in text
+    monkeypatch.setattr(searching, "CANDIDATES", 1)
+    assert "1 stuck among 1 sessions with work, dead letters or a pause; more have one." in (
+        client.get("/sessions", params={"state": "stuck"}).text
+    )
+    monkeypatch.setattr(searching, "STUCK_S", 0.0)
+    assert "0 stuck among 0 sessions" in client.get("/sessions", params={"state": "stuck"}).text
+    assert "later" in client.get("/sessions", params={"state": "<i>"}).text, "an unknown state is no filter"
+
+
+def test_an_unknown_id_is_guessed(url: str, client: Any) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("chat-42")
+    answer = client.get("/why", params={"id": "chat_43"})
+    assert (answer.status_code, 'Did you mean <a href="/why?id=chat-42">chat-42</a>?' in answer.text) == (404, True)
+    assert client.get("/why").status_code == 200
+
+
+# Commands.
+
+
+def test_a_printed_command_names_the_store_and_survives_pasting(tmp_path: Path) -> None:
+    file = tmp_path / "my stores.db"
+    with holdfast.open_blocking(str(file)) as store:
+        for id in ("two words", "-x", "a\nb"):
+            session = store.sessions.create(id)
+            session.enqueue("x")
+            session.pause()
+    with TestClient(inspector(str(file), token=TOKEN, hosts=[HOST])) as client:
+        client.get("/", params={"token": TOKEN})
+        text = html.unescape(client.get("/queue").text)
+    assert f"<code>holdfast sessions resume 'two words' --url '{file}'</code>" in text
+    assert f"<code>holdfast sessions resume --url '{file}' -- -x</code>" in text
+    assert f"<code>holdfast sessions resume $'a\\x0ab' --url '{file}'</code>" in text
+
+
+def test_no_page_repeats_a_password() -> None:
+    source = Source("postgresql://ada:secret@localhost/x", holdfast.PostgresOptions(schema="s"), None)
+    assert source.named == {"schema": "s", "pooler": None}
+    assert source.has_password
+
+
+def test_the_remedy_of_an_id_with_line_breaks_heals_it(tmp_path: Path) -> None:
+    """A browser changes line breaks in the fields of a form."""
+    file = str(tmp_path / "agent.db")
+    with holdfast.open_blocking(file) as store:
+        store.sessions.create("a\nb\r").pause()
+    app = inspector(file, token=TOKEN, hosts=[HOST], allow_writes=True)
+    with TestClient(app, headers={"origin": f"http://{HOST}"}) as client:
+        client.get("/", params={"token": TOKEN})
+        found = re.search(r'name="words" value="([^"]*)"', client.get("/queue").text)
+        assert found is not None
+        words = html.unescape(found[1])
+        assert words.isprintable()
+        assert words.isascii()
+        assert client.post("/remedy", data={"words": words, "back": "/queue"}).status_code == 200
+        again = client.post("/remedy", data={"words": words, "back": "/queue"})
+        assert "There was nothing to do" in again.text
+    with holdfast.open_blocking(file) as store:
+        assert not store.queue.paused_sessions().items
+
+
+# The store.
+
+
+def test_looking_creates_no_store(tmp_path: Path) -> None:
+    file = tmp_path / "mistyped.db"
+    for place in (str(file), file, f"sqlite:{file}"):
+        with TestClient(inspector(place, token=TOKEN, hosts=[HOST])) as client:
+            client.get("/", params={"token": TOKEN})
+            answer = client.get("/sessions")
+            assert (answer.status_code, "there is no file" in answer.text) == (503, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
+    file, other = tmp_path / "agent.db", tmp_path / "other.db"
+    for place, id in ((file, "old"), (other, "new")):
+        with holdfast.open_blocking(place) as store:
+            store.sessions.create(id)
+    with TestClient(inspector(file, token=TOKEN, hosts=[HOST])) as client:
+        client.get("/", params={"token": TOKEN})
+        assert client.get("/session?id=old").status_code == 200
+        other.rename(file)
+        assert client.get("/session?id=old").status_code == 404
+        assert client.get("/session?id=new").status_code == 200
+
+
+def test_a_store_that_was_given_open_stays_open() -> None:
+    async def answers() -> list[int]:
+        async with holdfast.open("memory:") as store:
+            source = Source(store, None, None)
+            assert await source.store() is store
+            await source.close()
+            await store.sessions.create("chat")
+            return [len(await store.sessions.list()), len(source.named)]
+
+    assert asyncio.run(answers()) == [1, 0]

@@ -75,7 +75,7 @@ def test_loopback_names_are_served(url: str, host: str) -> None:
 def test_a_write_from_another_site_is_refused(url: str, headers: dict[str, str]) -> None:
     with TestClient(inspector(url, token=TOKEN, hosts=[HOST], allow_writes=True)) as client:
         client.get("/", params={"token": TOKEN})
-        answer = client.post("/remedy", data={"word": ["queue", "resume", "mail"]}, headers=headers)
+        answer = client.post("/remedy", data={"words": '["queue", "resume", "mail"]'}, headers=headers)
         assert (answer.status_code, answer.text) == (403, "A write must come from this page.")
 
 

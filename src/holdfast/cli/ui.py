@@ -34,7 +34,13 @@ def ui(call: Call) -> int:
     url = call.url()
     call.store().close()  # an error of the store is said here, and not on a page
     token = secrets.token_urlsafe(24)
-    app = inspector(url, options=call.settings(url, migrate=False), token=token, allow_writes=given.allow_writes)
+    app = inspector(
+        url,
+        options=call.settings(url, migrate=False),
+        attachments=given.attachments,
+        token=token,
+        allow_writes=given.allow_writes,
+    )
     with _bound(given.host, given.port) as listening:
         port = listening.getsockname()[1]
         place = f"[{given.host}]" if ":" in given.host else given.host

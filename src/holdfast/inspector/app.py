@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
 
 import holdfast
 from holdfast.extras import needing
@@ -24,11 +27,13 @@ with needing("ui", field="inspector", purpose="the inspector"):
     from starlette.staticfiles import StaticFiles
 
 from holdfast import metrics
-from holdfast.cli.terminal import length, moment
+from holdfast.cli.terminal import length, moment, size
+from holdfast.cli.why import pasteable
 from holdfast.inspector import views
 from holdfast.inspector.pulse import HEIGHT, WIDTH, Pulse
-from holdfast.inspector.remedies import carry_out, is_offered
+from holdfast.inspector.remedies import carry_out, is_asked, is_offered
 from holdfast.inspector.security import Authenticate, Guard
+from holdfast.inspector.source import Options, Place, Source
 from holdfast.loopback import LOOPBACK
 
 HERE = Path(__file__).parent
@@ -38,6 +43,13 @@ SEARCH_EVERY_S: Final = 30.0
 """The same for a page that searches."""
 BEAT_EVERY_S: Final = 15.0
 """A silent stream sends a comment this often, so that a connection that is gone is noticed."""
+
+AWAY: Final = "The database is not available"
+UNAVAILABLE: Final = 503
+DONE: Final = {"yes": "Done.", "no": "There was nothing to do: it has changed meanwhile."}
+"""The sentence of a page after a remedy, by the word in its address."""
+MOST_FIELDS: Final = 20
+PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 View = Callable[[holdfast.Store, views.Query], Awaitable[views.View]]
 
@@ -70,9 +82,10 @@ PAGES: dict[str, View] = {
 
 
 def inspector(
-    store: str | os.PathLike[str] | holdfast.Store,
+    store: Place,
     *,
-    options: holdfast.SqliteOptions | holdfast.PostgresOptions | None = None,
+    options: Options | None = None,
+    attachments: str | os.PathLike[str] | None = None,
     authenticate: Authenticate | None = None,
     token: str | None = None,
     hosts: Collection[str] | None = LOOPBACK,
@@ -80,20 +93,22 @@ def inspector(
 ) -> Starlette:
     """Return the inspector of a store as an ASGI application, to run by itself or to mount in another one.
 
-    Either `authenticate` decides on each request, or a `token` is needed, as `holdfast ui` prints it. Only requests to
-    `hosts` are answered; behind a proxy, pass `authenticate` and the names that it serves, or None for any.
+    `attachments` is the folder of bytes that are not in the database. Either `authenticate` decides on each request, or
+    a `token` is needed, as `holdfast ui` prints it. Only requests to `hosts` are answered; behind a proxy, pass
+    `authenticate` and the names that it serves, or None for any.
     """
     if (authenticate is None) == (token is None):
         raise holdfast.InvalidRequest("authenticate", "or token: name exactly one of them")
     if hosts is None and authenticate is None:
         raise holdfast.InvalidRequest("hosts", "may be None only with authenticate: name the hosts")
-    pages = Pages(store, options, allow_writes=allow_writes)
+    pages = Pages(Source(store, options, attachments), allow_writes=allow_writes)
     guard = Middleware(Guard, token=token, authenticate=authenticate, hosts=hosts, allow_writes=allow_writes)
     return Starlette(
         routes=[
             *(Route(path, pages.page) for path in PAGES),
             Route("/live", pages.live),
             Route("/metrics", pages.metrics),
+            Route("/attachment", pages.attachment),
             Route("/remedy", pages.remedy, methods=["POST"]),
             Mount("/static", StaticFiles(directory=HERE / "static")),
         ],
@@ -103,20 +118,11 @@ def inspector(
 
 
 class Pages:
-    """The pages of one store, which is opened when the first one is asked for, unless it was given open."""
+    """The pages of one store."""
 
-    def __init__(
-        self,
-        store: str | os.PathLike[str] | holdfast.Store,
-        options: holdfast.SqliteOptions | holdfast.PostgresOptions | None,
-        *,
-        allow_writes: bool,
-    ) -> None:
-        self._place = store
-        self._options = options
+    def __init__(self, source: Source, *, allow_writes: bool) -> None:
+        self._source = source
         self._allow_writes = allow_writes
-        self._opened: holdfast.Store | None = store if isinstance(store, holdfast.Store) else None
-        self._opening = asyncio.Lock()
         self._views: dict[str, View] = {**PAGES, "/": partial(views.overview, pulse=Pulse())}
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
@@ -125,8 +131,16 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update({"moment": moment, "duration": length})
-        tools: dict[str, Any] = {"is_offered": is_offered, "link": _link, "chart": (WIDTH, HEIGHT)}
+        self._templates.filters.update({"moment": moment, "duration": length, "size": size})
+        tools: dict[str, Any] = {
+            "is_offered": is_offered,
+            "is_asked": is_asked,
+            "is_picture": is_picture,
+            "link": _link,
+            "packed": _packed,
+            "chart": (WIDTH, HEIGHT),
+            "command": partial(pasteable, store=source.named, hidden=source.has_password),
+        }
         self._templates.globals.update(tools)
 
     @asynccontextmanager
@@ -135,28 +149,21 @@ class Pages:
         try:
             yield
         finally:
-            if self._opened is not None and not isinstance(self._place, holdfast.Store):
-                await self._opened.close()
-
-    async def _store(self) -> holdfast.Store:
-        async with self._opening:
-            if self._opened is None:
-                assert not isinstance(self._place, holdfast.Store)
-                self._opened = await holdfast.open(self._place, options=self._options)
-            return self._opened
+            await self._source.close()
 
     async def _main(self, path: str, query: Mapping[str, str], base: str) -> tuple[str, str, int]:
         """Render the part of a page that changes: its title, its HTML and the status of the answer."""
+        query = {name: value for name, value in query.items() if name != "done"}
         try:
-            view = await self._views[path](await self._store(), query)
+            view = await self._views[path](await self._source.store(), query)
         except views.Missing as missing:
             view, status = _notice("Not found", f"There is nothing under the id {missing}."), 404
-        except holdfast.Unavailable as error:
-            view, status = _notice("The database is not available", f"{error}. This page goes on when it is back."), 503
+        except (holdfast.Unavailable, holdfast.errors.StoreMissing) as error:
+            view, status = _notice(AWAY, f"{error}. This page goes on when it is back."), 503
         except holdfast.HoldfastError as error:
             view, status = _notice(type(error).__name__, str(error)), _status_of(error)
         else:
-            status = 200
+            status = view.status
         facts = {"base": base, "query": query, "path": path, "allow_writes": self._allow_writes, **view.facts}
         return view.title, self._templates.get_template(view.template).render(facts), status
 
@@ -165,9 +172,19 @@ class Pages:
         base = request.scope.get("root_path", "")
         path = request.scope["path"].removeprefix(base) or "/"
         title, main, status = await self._main(path, request.query_params, base)
-        live = f"{base}/live?{urlencode({**request.query_params, 'path': path})}"
+        return self._whole(title, main, base, path, request.query_params, status)
+
+    def _whole(self, title: str, main: str, base: str, path: str, query: Mapping[str, str], status: int) -> Response:
+        """Return a whole page around its main part. Without a path it is not live."""
+        asked = {name: value for name, value in query.items() if name != "done"}
         html = self._templates.get_template("page.html").render(
-            title=title, main=main, base=base, path=path, live=live, allow_writes=self._allow_writes
+            title=title,
+            main=main,
+            base=base,
+            path=path,
+            live=f"{base}/live?{urlencode({**asked, 'path': path})}" if path else "",
+            done=DONE.get(query.get("done", "")),
+            allow_writes=self._allow_writes,
         )
         return HTMLResponse(html, status)
 
@@ -185,8 +202,12 @@ class Pages:
         async def stream() -> AsyncGenerator[str]:
             sent, silent_s = "", 0.0
             while not await request.is_disconnected():
-                _, main, _ = await self._main(path, query, base)
-                if main != sent:
+                _, main, status = await self._main(path, query, base)
+                if status == UNAVAILABLE:
+                    # The page keeps what it shows, and says why that is old.
+                    yield _event(main, "away")
+                    sent, silent_s = "", 0.0
+                elif main != sent:
                     yield _event(main)
                     sent, silent_s = main, 0.0
                 elif silent_s >= BEAT_EVERY_S:
@@ -200,30 +221,66 @@ class Pages:
     async def metrics(self, _: Request) -> Response:
         """Answer with the store's numbers in the OpenMetrics format."""
         try:
-            text = metrics.rendered(await metrics.of_store(await self._store()))
-        except holdfast.Unavailable as error:
-            return PlainTextResponse(str(error), 503)
+            text = metrics.rendered(await metrics.of_store(await self._source.store()))
+        except holdfast.HoldfastError as error:
+            return PlainTextResponse(str(error), _status_of(error))
         return Response(text, media_type=metrics.MEDIA_TYPE)
+
+    async def attachment(self, request: Request) -> Response:
+        """Answer with the bytes of an attachment: pictures to look at, everything else to save."""
+        session_id, id = (request.query_params.get(name, "") for name in ("id", "attachment"))
+        try:
+            found = await (await self._source.store()).sessions.handle(session_id).attachments.get(id)
+        except holdfast.HoldfastError as error:
+            return PlainTextResponse(str(error), _status_of(error))
+        if is_picture(found.ref):
+            return Response(found.data, media_type=found.ref.media_type)
+        # Stored bytes are never a page of ours, whatever type they claim.
+        saved = {"content-disposition": 'attachment; filename="attachment"'}
+        return Response(found.data, media_type="application/octet-stream", headers=saved)
 
     async def remedy(self, request: Request) -> Response:
         """Carry out a remedy, and go back to the page that offered it."""
-        form = await request.form()
-        words = [str(one) for one in form.getlist("word")]
-        back = str(form.get("back", ""))
-        try:
-            await carry_out(await self._store(), words)
-        except holdfast.Unavailable as error:
-            return PlainTextResponse(str(error), 503)
-        except holdfast.HoldfastError as error:
-            return PlainTextResponse(str(error), _status_of(error))
+        form = await request.form(max_files=0, max_fields=MOST_FIELDS)
+        words = _unpacked(form.get("words"))
+        path, _, asked = str(form.get("back", "")).partition("?")
         base = request.scope.get("root_path", "")
-        path, _, query = back.partition("?")
-        return RedirectResponse(f"{base}{path}?{query}" if path in PAGES else f"{base}/", 303)
+        try:
+            done = await carry_out(await self._source.store(), words)
+        except holdfast.HoldfastError as error:
+            notice = _notice("Nothing was done", str(error))
+            main = self._templates.get_template(notice.template).render(notice.facts)
+            return self._whole(notice.title, main, base, "", {}, _status_of(error))
+        query = urlencode([*parse_qsl(asked), ("done", "yes" if done else "no")])
+        return RedirectResponse(f"{base}{path if path in PAGES else '/'}?{query}", 303)
 
 
 def _status_of(error: holdfast.HoldfastError) -> int:
     """Return the status of a refusal. Damaged rows are not the fault of the request."""
+    if isinstance(error, holdfast.Unavailable | holdfast.errors.StoreMissing):
+        return UNAVAILABLE
+    if isinstance(error, holdfast.NotFound):
+        return 404
     return 500 if isinstance(error, holdfast.Corrupt) else 400
+
+
+def _packed(words: Sequence[str]) -> str:
+    """Return words as ASCII: a browser changes line breaks in the values of a form."""
+    return json.dumps(words)
+
+
+def _unpacked(value: object) -> list[str]:
+    """Return the words of a form, none if they are not a list of texts."""
+    try:
+        words = msgspec.json.decode(str(value), type=list[str])
+    except ValueError:
+        return []
+    return words
+
+
+def is_picture(ref: holdfast.attachments.AttachmentRef) -> bool:
+    """Return True if a page may show an attachment. A vector graphic may hold scripts."""
+    return ref.media_type in PICTURES
 
 
 def _notice(title: str, text: str) -> views.View:
@@ -236,6 +293,6 @@ def _link(base: str, path: str, **query: Any) -> str:
     return f"{base}{path}?{urlencode(named)}" if named else f"{base}{path}"
 
 
-def _event(html: str) -> str:
-    lines = "\n".join(f"data: {line}" for line in html.splitlines())
-    return f"event: main\n{lines}\n\n"
+def _event(html: str, name: str = "main") -> str:
+    lines = html.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join([f"event: {name}", *(f"data: {line}" for line in lines), "", ""])

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 import msgspec
 
 import holdfast
-from holdfast.cli.renderers.parts import text_of
+from holdfast.cli.renderers.parts import MOST_PARTS, compact, text_of
 from holdfast.cli.rendering import RENDERERS
+from holdfast.cli.terminal import clipped
 
 MOST_TEXT = 4_000
 """Characters of a message that a page shows. The rest is on a page of its own."""
 ROLES = ("user", "assistant", "system", "tool", "call", "result", "reasoning")
+OF_TOOLS = frozenset({"tool", "call", "result"})
+"""Roles of what an assistant does with tools. A page folds what follows each other into one line."""
+MOST_TITLE = 100
 
 
 class Entry(NamedTuple):
@@ -26,6 +30,27 @@ class Entry(NamedTuple):
     is_cut: bool
     payload: str
     at_ms: int | None
+
+
+class Block(NamedTuple):
+    """Entries that a page shows together: one message, or calls of tools with their results."""
+
+    tools: bool
+    title: str
+    entries: list[Entry]
+
+
+def blocks_of(nodes: Iterable[holdfast.Node]) -> list[Block]:
+    """Return nodes as blocks, in their order."""
+    blocks: list[Block] = []
+    for node in nodes:
+        entry = entry_of(node)
+        is_tool = entry.role in OF_TOOLS
+        if is_tool and blocks and blocks[-1].tools:
+            blocks[-1].entries.append(entry)
+        else:
+            blocks.append(Block(is_tool, clipped(" ".join(entry.text.split()), MOST_TITLE), [entry]))
+    return blocks
 
 
 def entry_of(node: holdfast.Node) -> Entry:
@@ -49,11 +74,27 @@ def _message(node: holdfast.Node) -> tuple[str, str]:
     fields: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
     content = next((fields[name] for name in ("content", "text", "parts") if name in fields), None)
     said_by: Any = fields.get("role")
-    if isinstance(said_by, str) and content is not None:
-        return said_by, text_of(content)
+    if isinstance(said_by, str):
+        called = _calls(fields.get("tool_calls"))
+        if called and not content:
+            return "call", called
+        if called or content is not None:
+            return said_by, f"{text_of(content)}\n\n{called}".rstrip()
     if content is not None and len(fields) == 1:
         return node.kind, text_of(content)
     return node.kind, pretty(node.payload)
+
+
+def _calls(calls: Any) -> str:
+    """Return the calls of tools in a message, as chat models write them, one a line."""
+    listed: list[Any] = calls if isinstance(calls, list) else []
+    said: list[str] = []
+    for one in listed[:MOST_PARTS]:
+        call: Any = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
+        function: Any = call.get("function", call)
+        fields: dict[str, Any] = cast("dict[str, Any]", function) if isinstance(function, dict) else {}
+        said.append(f"{fields.get('name', 'a tool')}({compact(fields.get('arguments', fields.get('args', '')))})")
+    return "\n".join(said)
 
 
 def pretty(value: object) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 import holdfast
 from holdfast.activity import MOST, Activity, Rates
+from holdfast.cli.terminal import length
 
 LOOKS: Final = 60
 """Looks that a sparkline shows."""
@@ -40,6 +41,7 @@ class Pulse:
         self._activity = Activity()
         self._rates: deque[Rates] = deque(maxlen=LOOKS)
         self._ready: deque[int] = deque(maxlen=LOOKS)
+        self._waited_s: deque[float] = deque(maxlen=LOOKS)
         self._stats: holdfast.maintenance.Stats | None = None
         self._looked_s = self._counted_s = -COUNT_EVERY_S
 
@@ -55,6 +57,7 @@ class Pulse:
             Line("turns a second", f"{sign}{turns[-1]:.1f}" if turns else "measuring", points_of(turns)),
             Line("events a second", f"{sign}{events[-1]:.1f}" if events else "measuring", points_of(events)),
             Line("ready work", f"{self._ready[-1]:,}" if self._ready else "measuring", points_of(self._ready)),
+            Line("longest wait", length(1000 * self._waited_s[-1]), points_of(self._waited_s)),
         )
 
     async def _look(self, store: holdfast.Store) -> None:
@@ -67,7 +70,10 @@ class Pulse:
         rates = self._activity.look(now_ms, sessions, [*running, *ended], is_complete=is_complete)
         if rates is not None:
             self._rates.append(rates)
-        self._ready.append(sum([one.ready async for one in holdfast.every(store.queue.depths)]))
+        depths = [one async for one in holdfast.every(store.queue.depths)]
+        self._ready.append(sum(one.ready for one in depths))
+        since = [one.oldest_ready_at_ms for one in depths if one.oldest_ready_at_ms is not None]
+        self._waited_s.append(max(0, now_ms - min(since, default=now_ms)) / 1000)
 
     async def stats(self, store: holdfast.Store) -> holdfast.maintenance.Stats:
         """Return the counts of whole tables, which may be some seconds old."""

@@ -29,12 +29,19 @@ REMEDIES: dict[tuple[str, str], tuple[int, Remedy]] = {
     ("leases", "release"): (2, _release_lease),
 }
 """The function of each remedy, and the number of its arguments."""
+ASKED: frozenset[str] = frozenset({"release", "retry", "drop", "redeliver"})
+"""Verbs of remedies that ask first, as they do on the command line."""
 
 
 def is_offered(words: Sequence[str]) -> bool:
     """Return True if a page can carry out these words."""
     known = REMEDIES.get(tuple(words[:2]))  # type: ignore[arg-type]  # a pair, or not a key
     return known is not None and len(words) - 2 == known[0]
+
+
+def is_asked(words: Sequence[str]) -> bool:
+    """Return True if a person has to confirm these words."""
+    return words[1] in ASKED
 
 
 async def carry_out(store: holdfast.Store, words: Sequence[str]) -> bool:

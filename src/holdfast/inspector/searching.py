@@ -25,6 +25,11 @@ SAID_NODES = 50
 SAID_PAGE = 10
 SAID_S = 2.0
 """Time after which a search of conversations begins no further sessions."""
+ACTIVE_MS = 300_000
+"""A session that changed within this time is active."""
+CANDIDATES = 200
+"""Sessions that one look for stuck ones explains."""
+STUCK_S = 2.0
 WORD = re.compile(r'(?P<key>[^\s":=]+):(?:"(?P<quoted>[^"]*)"|(?P<value>\S+))|"(?P<text>[^"]*)"|(?P<word>\S+)')
 
 
@@ -83,6 +88,67 @@ async def searched_sessions(
         is_late = bool(asked.said) and time.monotonic() >= ends_s
         if after is None or len(found) >= PAGE or searched >= most or is_late:
             return found, after, searched
+
+
+async def active_sessions(store: holdfast.Store, after: str | None) -> holdfast.Page[holdfast.sessions.SessionSummary]:
+    """Return one page of the sessions that changed lately, newest change first."""
+    since_ms = max(0, await store.now_ms() - ACTIVE_MS)
+    return await store.sessions.list(changed_since_ms=since_ms, newest_first=True, after=after, limit=PAGE)
+
+
+async def failed_sessions(
+    store: holdfast.Store, after: str | None
+) -> tuple[list[holdfast.sessions.SessionSummary], str | None]:
+    """Return the sessions of one page of dead letters, and the cursor at which to go on."""
+    page = await store.queue.dead_letters(after=after, limit=PAGE)
+    found = [await _summary(store, id) for id in dict.fromkeys(one.session_id for one in page)]
+    return [one for one in found if one is not None], page.next
+
+
+class Stuck(NamedTuple):
+    """Sessions that do not go on by themselves, the causes of each, and how many were looked at."""
+
+    found: list[holdfast.sessions.SessionSummary]
+    causes: dict[str, list[str]]
+    searched: int
+    is_cut: bool
+
+
+async def stuck_sessions(store: holdfast.Store) -> Stuck:
+    """Explain the sessions with ready work, dead letters, a pause or a dead worker, until a budget is spent."""
+    diagnosis = await store.maintenance.diagnose(integrity=False)
+    dead = await store.queue.dead_letters(limit=CANDIDATES)
+    paused = await store.queue.paused_sessions(limit=CANDIDATES)
+    ready = await store.queue.sessions(limit=CANDIDATES)
+    held = () if diagnosis.stuck is None else diagnosis.stuck.claimed_by_dead
+    ids = dict.fromkeys([*held, *(one.session_id for one in dead), *paused, *ready])
+    candidates = list(ids)[:CANDIDATES]
+    is_cut = len(ids) > CANDIDATES or not dead.next == paused.next == ready.next is None
+    found: list[holdfast.sessions.SessionSummary] = []
+    causes: dict[str, list[str]] = {}
+    ends_s = time.monotonic() + STUCK_S
+    for searched, id in enumerate(candidates):
+        if time.monotonic() >= ends_s:
+            return Stuck(found, causes, searched, is_cut=True)
+        summary = await _summary(store, id)
+        why = None if summary is None else await _explained(store, id)
+        if summary is not None and why is not None and why.standing == "stuck":
+            found.append(summary)
+            causes[id] = [one.name for one in why.causes if one.standing == "stuck"]
+    return Stuck(found, causes, len(candidates), is_cut)
+
+
+async def _explained(store: holdfast.Store, id: str) -> holdfast.maintenance.Explanation | None:
+    try:
+        return await store.maintenance.explain_session(id)
+    except (holdfast.NotFound, holdfast.SessionDeleted):
+        return None  # it was deleted meanwhile
+
+
+async def _summary(store: holdfast.Store, id: str) -> holdfast.sessions.SessionSummary | None:
+    """Return the entry of one session: the first of those whose ids begin like it."""
+    page = await store.sessions.list(prefix=id, limit=1)
+    return next((one for one in page if one.session_id == id), None)
 
 
 async def _is_said(store: holdfast.Store, session_id: str, wanted: str) -> bool:

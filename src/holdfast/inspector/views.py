@@ -7,15 +7,32 @@ from typing import Any, NamedTuple, TypeAlias
 
 import holdfast
 from holdfast.cli.drawing import draw
-from holdfast.inspector.conversation import MOST_TEXT, changes, entry_of, pretty
+from holdfast.cli.ids import beginnings, likely
+from holdfast.cli.terminal import gist
+from holdfast.inspector.conversation import MOST_TEXT, ROLES, blocks_of, changes, entry_of, pretty
 from holdfast.inspector.pulse import Pulse
-from holdfast.inspector.searching import SAID_NODES, asked_for, list_sessions, searched_sessions
+from holdfast.inspector.searching import (
+    ACTIVE_MS,
+    SAID_NODES,
+    active_sessions,
+    asked_for,
+    failed_sessions,
+    list_sessions,
+    searched_sessions,
+    stuck_sessions,
+)
 from holdfast.run_chains import next_in_chain
 from holdfast.worker.facts import ChildFacts, children_in, facts_of
 
 PAGE = 50
 NODES = 200
 """Nodes of a conversation or a tree that one page shows, the newest."""
+MEANT = 200
+"""Ids of each kind among which a mistyped one is looked for."""
+FORKS = 20
+"""Forks that a tree shows."""
+STATES = ("active", "stuck", "failed")
+GIST = 120
 EVENTS = 1_000
 """Events of a log that one page reads, the newest."""
 
@@ -33,6 +50,7 @@ class View(NamedTuple):
     template: str
     title: str
     facts: Facts
+    status: int = 200
 
 
 async def overview(store: holdfast.Store, query: Query, *, pulse: Pulse | None = None) -> View:
@@ -57,8 +75,17 @@ async def sessions(store: holdfast.Store, query: Query) -> View:
     """List sessions by newest change, or those of an owner as they were made, or search them."""
     asked = asked_for(query)
     after = query.get("after") or None
-    searched = 0
-    if asked.text or asked.said:
+    state = query.get("state", "")
+    searched, reasons, is_cut = 0, {}, False
+    if state == "stuck":
+        stuck = await stuck_sessions(store)
+        found, next, searched, reasons, is_cut = stuck.found, None, stuck.searched, stuck.causes, stuck.is_cut
+    elif state == "failed":
+        found, next = await failed_sessions(store, after)
+    elif state == "active":
+        changed = await active_sessions(store, after)
+        found, next = list(changed), changed.next
+    elif asked.text or asked.said:
         found, next, searched = await searched_sessions(store, asked, after)
     else:
         page = await list_sessions(store, asked, after, PAGE)
@@ -73,6 +100,10 @@ async def sessions(store: holdfast.Store, query: Query) -> View:
             "searched": searched,
             "said_nodes": SAID_NODES,
             "label": query.get("label", ""),
+            "state": state if state in STATES else "",
+            "reasons": reasons,
+            "is_cut": is_cut,
+            "active_ms": ACTIVE_MS,
         },
     )
 
@@ -92,6 +123,8 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
     dead = await store.queue.dead_letters(session_id=session_id, limit=PAGE)
     processes = await store.processes.list(status="any", started_by=session_id, limit=PAGE)
     children = await store.sessions.list(parent=session_id, limit=PAGE)
+    attachments = await handle.attachments.list(limit=PAGE)
+    nodes = () if view is None else view.graph.nodes
     return View(
         "session.html",
         session_id,
@@ -100,7 +133,11 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
             "meta": meta,
             "view": view,
             "at": at,
-            "entries": [] if view is None else [entry_of(node) for node in view.graph.nodes],
+            "blocks": blocks_of(nodes),
+            "count": len(nodes),
+            "roles": ROLES,
+            "attachments": attachments.items,
+            "parent": _parent(meta),
             "why": why,
             "history": history,
             "work": [*batches, *dead],
@@ -111,6 +148,11 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
             "now_ms": await store.now_ms(),
         },
     )
+
+
+def _parent(meta: holdfast.sessions.SessionMeta | None) -> str | None:
+    relation = None if meta is None else meta.relation
+    return relation.parent_session_id if isinstance(relation, holdfast.sessions.Child) else None
 
 
 async def _changed(handle: holdfast.Session, view: holdfast.sessions.SessionView) -> list[tuple[str, list[str]]]:
@@ -143,8 +185,28 @@ async def tree(store: holdfast.Store, session_id: str, query: Query) -> View:
     return View(
         "tree.html",
         f"{session_id}: tree",
-        {"session_id": session_id, "lines": lines, "view": view, "is_cut": page.next is not None, "at": at},
+        {
+            "session_id": session_id,
+            "lines": lines,
+            "view": view,
+            "is_cut": page.next is not None,
+            "at": at,
+            "forks": await _forks(store, session_id),
+        },
     )
+
+
+async def _forks(store: holdfast.Store, session_id: str) -> dict[str, list[str]]:
+    """Return the forks of a session by the node after which they began."""
+    found: dict[str, list[str]] = {}
+    for one in await store.sessions.list(parent=session_id, limit=FORKS):
+        try:
+            view = await store.sessions.handle(one.session_id).load(holdfast.sessions.ActivePath(last=0), at=1)
+        except (holdfast.NotFound, holdfast.SessionDeleted):
+            continue  # its beginning was pruned, or it was deleted meanwhile
+        if view is not None and view.graph.leaf is not None:
+            found.setdefault(view.graph.leaf, []).append(one.session_id)
+    return found
 
 
 async def node(store: holdfast.Store, session_id: str, node_id: str) -> View:
@@ -188,11 +250,19 @@ async def process(store: holdfast.Store, process_id: str) -> View:
             "why": why,
             "run": run,
             "unread": 0 if not log else log[0].sequence - 1,
-            "log": [(one, pretty(one.payload)[:MOST_TEXT]) for one in log[-NODES:]],
+            "log": [(one, pretty(one.payload)[:MOST_TEXT], gist(one.payload, GIST)) for one in log[-NODES:]],
+            "input": None if found is None else pretty(found.input)[:MOST_TEXT],
+            "started_by": None if found is None else _starter(found),
             "outcome": None if found is None or found.outcome is None else pretty(found.outcome)[:MOST_TEXT],
             "now_ms": await store.now_ms(),
         },
     )
+
+
+def _starter(process: holdfast.processes.Process) -> str | None:
+    """Return the session that started a process."""
+    originator = process.provenance.originator
+    return originator.scope.session_id if isinstance(originator, holdfast.processes.BySession) else None
 
 
 async def _child(store: holdfast.Store, id: str) -> ChildFacts:
@@ -208,6 +278,7 @@ async def queue(store: holdfast.Store, query: Query) -> View:
         {
             "ready": await store.queue.sessions(after=query.get("after") or None, limit=PAGE),
             "dead": await store.queue.dead_letters(after=query.get("dead") or None, limit=PAGE),
+            "depths": (await store.queue.depths(limit=PAGE)).items,
             "limits": (await store.queue.limits(limit=PAGE)).items,
             "paused": (await store.queue.paused_sessions(limit=PAGE)).items,
             "now_ms": await store.now_ms(),
@@ -240,7 +311,19 @@ async def why(store: holdfast.Store, query: Query) -> View:
                 found.append(await one(id))
             except (holdfast.NotFound, holdfast.SessionDeleted):
                 continue
-    return View("why.html", f"Why {id}", {"id": id, "found": found, "now_ms": await store.now_ms()})
+    meant = await _meant(store, id) if id and not found else []
+    facts = {"id": id, "found": found, "meant": meant}
+    return View("why.html", f"Why {id}", facts, 404 if id and not found else 200)
+
+
+async def _meant(store: holdfast.Store, id: str) -> list[str]:
+    """Return ids that look like this one."""
+    known = [one.session_id for one in await store.sessions.list(newest_first=True, limit=MEANT)]
+    for prefix in beginnings(id):
+        known += [one.session_id for one in await store.sessions.list(prefix=prefix, limit=MEANT)]
+    known += [one.id for one in await store.processes.list(status="any", limit=MEANT)]
+    known += [one.name for one in await store.schedules.list(limit=MEANT)]
+    return likely(id, known)
 
 
 def _whole(text: str | None) -> int | None:

@@ -1,30 +1,70 @@
 // Keeps the page live: the server sends the main part whenever it has changed. Stored text arrives escaped.
 "use strict";
 const main = document.getElementById("main");
+const notice = document.getElementById("notice");
 const state = document.getElementById("live");
 const said = state.textContent;
+let waiting = null;
 
-function keepOpen(update) {
-  const open = [...main.querySelectorAll("details")].map((one) => one.open);
-  const focused = document.activeElement && main.contains(document.activeElement);
-  if (focused && document.activeElement.matches("input, button")) return; // a person is at work here
-  update();
-  [...main.querySelectorAll("details")].forEach((one, at) => { if (open[at]) one.open = true; });
+// A person who types, is about to confirm, or has marked text to copy is not disturbed: the newest part waits.
+function isBusy() {
+  const active = document.activeElement;
+  if (active && main.contains(active) && active.matches("input, button")) return true;
+  const marked = document.getSelection();
+  return Boolean(marked && !marked.isCollapsed && main.contains(marked.anchorNode));
 }
 
-const source = new EventSource(document.body.dataset.live);
-source.addEventListener("main", (event) => {
-  keepOpen(() => { main.innerHTML = event.data; });
-  state.textContent = `${said} · live`;
-});
-source.onerror = () => { state.textContent = `${said} · reconnecting`; };
+function nameOf(one) { return `${one.tagName} ${one.getAttribute("href") || ""} ${one.textContent}`; }
+
+function show(html) {
+  if (isBusy()) { waiting = html; return; }
+  waiting = null;
+  const open = new Set([...main.querySelectorAll("details[open]")].map((one) => one.dataset.key));
+  const scrolled = [...main.querySelectorAll("pre, table")].map((one) => [one.scrollLeft, one.scrollTop]);
+  const active = document.activeElement;
+  const focused = active && active !== main && main.contains(active) ? nameOf(active) : null;
+  main.innerHTML = html;
+  main.querySelectorAll("details").forEach((one) => { if (open.has(one.dataset.key)) one.open = true; });
+  main.querySelectorAll("pre, table").forEach((one, at) => {
+    if (scrolled[at]) [one.scrollLeft, one.scrollTop] = scrolled[at];
+  });
+  if (focused) {
+    const again = [...main.querySelectorAll("a, summary")].find((one) => nameOf(one) === focused);
+    if (again) again.focus({ preventScroll: true });
+  }
+}
+
+function catchUp() { if (waiting !== null) show(waiting); }
+document.addEventListener("selectionchange", catchUp);
+main.addEventListener("focusout", () => setTimeout(catchUp));
+
+if (document.body.dataset.live) {
+  const source = new EventSource(document.body.dataset.live);
+  source.addEventListener("main", (event) => {
+    show(event.data);
+    if (notice.dataset.away) { notice.textContent = ""; delete notice.dataset.away; }
+    state.textContent = `${said} · live`;
+  });
+  source.addEventListener("away", (event) => {
+    notice.innerHTML = event.data;
+    notice.dataset.away = "yes";
+    state.textContent = `${said} · database away`;
+  });
+  source.onerror = () => { state.textContent = `${said} · reconnecting`; };
+}
+if (new URLSearchParams(location.search).has("done")) {
+  const place = new URL(location.href);
+  place.searchParams.delete("done");
+  history.replaceState(null, "", place);
+}
 
 document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target.matches("input, textarea");
   if (event.key === "/" && !typing) { event.preventDefault(); document.getElementById("ask").focus(); }
   if (event.key === "Escape" && typing) event.target.blur();
   if ((event.key === "j" || event.key === "k") && !typing) {
-    const links = [...main.querySelectorAll("a, summary, button")];
+    const links = [...main.querySelectorAll("a, summary, button")].filter((one) => one.checkVisibility());
     const at = links.indexOf(document.activeElement) + (event.key === "j" ? 1 : -1);
     if (links[at]) links[at].focus();
   }
