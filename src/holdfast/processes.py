@@ -23,10 +23,12 @@ from holdfast.records.processes import (
     RunClaim,
     RunDraft,
     RunEnded,
+    RunWait,
     SessionTurn,
     SignalWait,
     StartReceipt,
     ToolCall,
+    WaitKind,
 )
 from holdfast.store.run_handle import RunFailed, RunHandle
 
@@ -55,8 +57,10 @@ __all__ = [
     "RunEnded",
     "RunFailed",
     "RunHandle",
+    "RunWait",
     "SessionTurn",
     "SignalWait",
     "StartReceipt",
     "ToolCall",
+    "WaitKind",
 ]

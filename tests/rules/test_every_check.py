@@ -30,6 +30,7 @@ from holdfast.processes import (
     ProcessIdentity,
     Provenance,
     Run,
+    RunWait,
     SignalWait,
     ToolCall,
 )
@@ -246,6 +247,7 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
         ExternalRef("b", "i", {"a": 1}),
     ),
     "wait": (lambda v: codec.encode_record(processes.check_wait(v, Limits())), SignalWait("go", 1, 5)),
+    "waits": (lambda v: processes.check_waits("waits", v, Limits()), [RunWait("signal", "go", 5)]),
     "schema": (lambda v: schemas.check_schema("schema", v, Limits()), {"properties": {"a": {"type": "string"}}}),
     "payload": (
         lambda v: schemas.require_valid(

@@ -278,7 +278,7 @@ def test_a_failed_step_names_the_class_of_its_error() -> None:
     outcome, calls = outcome_of_failing(ValueError(http.HTTPStatus.NOT_FOUND), attempts=2)
     assert isinstance(outcome, Failed)
     assert calls == 2
-    assert outcome.message == "StepFailed: run 'r1', step 'risky' failed once: ValueError: 404"
+    assert outcome.message == "StepFailed: run 'r1', step 'risky' failed 2 times: ValueError: 404"
 
 
 def test_a_run_is_held_if_the_class_of_a_caught_error_is_not_loaded(url: str, store: holdfast.BlockingStore) -> None:

@@ -80,7 +80,9 @@ def test_what_has_a_result_does_not_run_again_and_what_failed_does(url: str, sto
     facts = run_facts(store, "o1~2")
     assert (facts.retries, facts.retried_as) == ("o1", None)
     assert (run_facts(store, "o1").retries, run_facts(store, "o1").retried_as) == (None, "o1~2")
-    assert [one.id for one in facts.children] == ["o1/child:1", "o1/child:2"]
+    assert [(one.id, one.detached) for one in facts.children] == [
+        *(("o1/child:1", False), ("o1/child:2", False), ("o1/child:3", True))
+    ]
     assert replay(store, worker, "o1~2").ok
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast.cli.commands import Command, argument
 from holdfast.cli.running import Call
 from holdfast.cli.terminal import gist, moment, shown
+
+if TYPE_CHECKING:
+    from holdfast.records.processes import RunWait
+    from holdfast.worker.facts import ChildFacts
 
 
 def show(call: Call) -> int:
@@ -16,24 +22,20 @@ def show(call: Call) -> int:
     if call.options.json:
         call.terminal.json(facts)
         return 0
-    process, wait = facts.process, facts.wait
-    until = None if wait is None else moment(wait.until_ms)
+    process = facts.process
     call.terminal.fields(
         [
             ("run", process.id),
             ("kind", process.identity.kind),
             ("status", process.status),
             ("outcome", None if process.outcome is None else gist(process.outcome)),
-            (
-                "waits for",
-                None if wait is None else " ".join(filter(None, [wait.kind, wait.name, until and f"until {until}"])),
-            ),
+            ("waits for", "; ".join(_waits(one) for one in facts.waits) or None),
             ("attempt", process.attempt or None),
             ("last error", process.last_error),
             ("continued as", process.continued_as),
             ("retries", facts.retries),
             ("retried as", facts.retried_as),
-            ("children", ", ".join(f"{one.id} ({one.status or 'gone'})" for one in facts.children) or None),
+            ("children", ", ".join(_child(one) for one in facts.children) or None),
             ("rejected", "; ".join(f"signal {one.ordinal} of {one.error}" for one in facts.rejected) or None),
             ("journal", f"{facts.journal.events} of {facts.journal.most_events} events"),
         ]
@@ -46,6 +48,16 @@ def show(call: Call) -> int:
         ],
     )
     return 0
+
+
+def _waits(wait: RunWait) -> str:
+    until = None if wait.until_ms is None else f"until {moment(wait.until_ms)}"
+    return " ".join(filter(None, [wait.kind, wait.name, until]))
+
+
+def _child(child: ChildFacts) -> str:
+    goes_on = "" if child.goes_on_as is None else f", goes on as {child.goes_on_as}"
+    return f"{child.id} ({child.status or 'gone'}{', detached' if child.detached else ''}{goes_on})"
 
 
 def replay(call: Call) -> int:
@@ -84,11 +96,11 @@ COMMANDS = (
         show,
         (argument("run", metavar="ID", help="the id of the run"),),
         ("holdfast runs show research-1", "holdfast runs show research-1 --json"),
-        "An object: `process` (a `Process`), `wait` (`kind`, `name`, `until_ms`, or null), `steps` (`name`, `state`,\n"
-        "`attempt`, `took_ms`, `error`, `at_ms`, `next_at_ms`), `worker` (a `LeaseHolder` or null), `children` (`id`,\n"
-        "`status`), `journal` (`events`, `size_bytes`, `most_events`, `most_bytes`), `retries` and `retried_as`\n"
-        "(the id of a run, or null), `rejected` (signals that are not of the declared type: `name`, `ordinal`,\n"
-        "`error`, `at_ms`).",
+        "An object: `process` (a `Process`), `waits` (a list of `kind`, `name`, `until_ms`), `steps` (`name`,\n"
+        "`state`, `attempt`, `took_ms`, `error`, `at_ms`, `next_at_ms`), `worker` (a `LeaseHolder` or null),\n"
+        "`children` (`id`, `status`, `goes_on_as`, `detached`), `journal` (`events`, `size_bytes`, `most_events`,\n"
+        "`most_bytes`), `retries` and `retried_as` (the id of a run, or null), `rejected` (signals that are not of\n"
+        "the declared type: `name`, `ordinal`, `error`, `at_ms`).",
     ),
     Command(
         "runs replay",

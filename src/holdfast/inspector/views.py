@@ -22,7 +22,8 @@ from holdfast.inspector.searching import (
     stuck_sessions,
 )
 from holdfast.run_chains import next_in_chain
-from holdfast.worker.facts import ChildFacts, children_in, facts_of
+from holdfast.worker.facts import child_facts, children_in, facts_of
+from holdfast.worker.following import newest_run
 
 PAGE = 50
 NODES = 200
@@ -238,7 +239,7 @@ async def process(store: holdfast.Store, process_id: str) -> View:
         log = list(await store.events.recent(process_id, limit=min(EVENTS, store.limits.page)))
         if isinstance(found.input, holdfast.processes.Run):
             holder = await store.leases.holder(holdfast.leases.OnProcess(process_id))
-            children = [await _child(store, id) for id in children_in(log)]
+            children = [child_facts(one, await newest_run(store, one.id)) for one in children_in(log)]
             following = await store.processes.get(next_in_chain(process_id)) if found.is_retryable else None
             run = facts_of(found, log, holder, children, following, now_ms=await store.now_ms())
     return View(
@@ -263,11 +264,6 @@ def _starter(process: holdfast.processes.Process) -> str | None:
     """Return the session that started a process."""
     originator = process.provenance.originator
     return originator.scope.session_id if isinstance(originator, holdfast.processes.BySession) else None
-
-
-async def _child(store: holdfast.Store, id: str) -> ChildFacts:
-    found = await store.processes.get(id)
-    return ChildFacts(id, None if found is None else found.status)
 
 
 async def queue(store: holdfast.Store, query: Query) -> View:

@@ -139,7 +139,7 @@ async def suspend(tx: Transaction, lease: Lease, asked: rules.Sleep) -> Process:
     after = rules.suspended(row, asked, held.fence, now_ms=tx.now_ms)
     if asked.wait is not None:
         after = processes.with_wait(after, asked.wait, now_ms=tx.now_ms)
-    return await _give_back(tx, after, held)
+    return await _give_back(tx, processes.with_waits(after, asked.waits), held)
 
 
 async def retry_later(tx: Transaction, lease: Lease, error: str, retry_in_ms: int) -> Process:

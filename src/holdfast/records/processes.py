@@ -179,6 +179,21 @@ class SignalWait(Record, frozen=True, tag="signal", tag_field="kind"):
         return f"process:{process_id}:{self.event_type}:{self.ordinal}"
 
 
+WaitKind: TypeAlias = Literal["worker", "claim", "signal", "child", "sleep", "step retry", "retry", "code"]
+"""The reason for which a run has not ended: a worker runs it, it can be claimed, or it waits for something.
+
+A run that waits for `code` is held: a step that it has recorded does not fit what its handler asks for.
+"""
+
+
+class RunWait(Record, frozen=True):
+    """A wait of a run: the name of the signal, child, step or worker, and the time at which it ends by itself."""
+
+    kind: WaitKind
+    name: str | None = None
+    until_ms: int | None = None
+
+
 class ExternalRef(Record, frozen=True):
     """The place where the work of a process actually runs."""
 
@@ -211,7 +226,8 @@ class Process(Record, frozen=True):
     A run is due from `due_at_ms` on; None while it waits for a signal only. `attempt` counts the claims since it was
     last suspended, and `last_error` is the error of the last attempt that failed. A suspended run sleeps until it is
     due or gets a signal. A held one is suspended with an error. `lost_owner_id` is the owner whose lease on the run
-    expired before it was taken over.
+    expired before it was taken over. `waits` lists what a suspended run waits for, if `wait` and `due_at_ms` do not say
+    all of it.
     """
 
     id: str
@@ -235,6 +251,7 @@ class Process(Record, frozen=True):
     suspended: bool = False
     lost_owner_id: str | None = None
     last_error: str | None = None
+    waits: tuple[RunWait, ...] = ()
 
     @property
     def is_terminal(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.records.explanations import Cause, Explanation
-from holdfast.records.processes import CHILD_ENDED, Abandoned, External, Failed, Process, Run
+from holdfast.records.processes import CHILD_ENDED, Abandoned, External, Failed, Process, Run, RunWait
 from holdfast.rows import DeliveryRow, LeaseRow
 from holdfast.rules.explanations import (
     Workers,
@@ -17,6 +17,9 @@ from holdfast.rules.explanations import (
     undelivered_processes,
     until,
 )
+
+MOST_WAITS = 10
+"""Waits of one run that an explanation names."""
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):
@@ -38,35 +41,42 @@ def explain_process(facts: ProcessFacts) -> Explanation:
     if facts.process is None:
         causes = list(undelivered_processes([facts.delivery] if facts.delivery is not None else []))
     else:
-        causes = [_process(facts, facts.process)]
+        causes = _process(facts, facts.process)
     return explained("process", facts.process_id, causes, facts.now_ms)
 
 
-def _process(facts: ProcessFacts, process: Process) -> Cause:
+def _process(facts: ProcessFacts, process: Process) -> list[Cause]:
     if process.is_terminal:
-        return _ended(process, facts.retried_as)
+        return [_ended(process, facts.retried_as)]
     if facts.lease is not None and facts.lease.is_live(facts.now_ms):
-        return _leased(facts, process, facts.lease)
+        return [_leased(facts, process, facts.lease)]
     if isinstance(process.input, External):
-        return Cause(
-            "external",
-            "works",
-            "it runs outside, and an outside system ends it",
-            since_ms=process.created_at_ms,
-            next="its outcome arrives",
-        )
-    if process.wait is not None and not _is_due(process, facts.now_ms):
-        return _signal(process, process.wait.name, process.wait.since_ms)
-    if process.due_at_ms is not None and not _is_due(process, facts.now_ms):
-        return _sleeping(process)
+        return [
+            Cause(
+                "external",
+                "works",
+                "it runs outside, and an outside system ends it",
+                since_ms=process.created_at_ms,
+                next="its outcome arrives",
+            )
+        ]
+    if not _is_due(process, facts.now_ms):
+        if process.waits:
+            return [_waiting(process, one) for one in process.waits[:MOST_WAITS]]
+        if process.wait is not None:
+            return [_signal(process, process.wait.name, process.due_at_ms)]
+        if process.due_at_ms is not None:
+            return [_sleeping(process)]
     if isinstance(process.input, Run):
-        return _unclaimed_run(facts, process, process.input)
-    return Cause(
-        "no-holder",
-        "waits",
-        "no owner holds its lease: the host that runs such processes has not taken it up",
-        since_ms=process.updated_at_ms,
-    )
+        return [_unclaimed_run(facts, process, process.input)]
+    return [
+        Cause(
+            "no-holder",
+            "waits",
+            "no owner holds its lease: the host that runs such processes has not taken it up",
+            since_ms=process.updated_at_ms,
+        )
+    ]
 
 
 def _is_due(process: Process, now_ms: int) -> bool:
@@ -113,8 +123,28 @@ def _leased(facts: ProcessFacts, process: Process, lease: LeaseRow) -> Cause:
     )
 
 
-def _signal(process: Process, name: str, since_ms: int | None) -> Cause:
-    timed = process.due_at_ms is not None
+def _waiting(process: Process, wait: RunWait) -> Cause:
+    """Explain one of the waits of a run."""
+    if wait.kind == "signal":
+        return _signal(process, wait.name or "", wait.until_ms)
+    if wait.kind == "child":
+        problem = f"it waits for run {wait.name!r}, which it started"
+        remedy = ("why", wait.name or "")
+        return Cause("waits-for-a-child", "waits", problem, wait.name, process.updated_at_ms, remedy=remedy)
+    is_retry = wait.kind == "step retry"
+    return Cause(
+        "retrying-a-step" if is_retry else "sleeping",
+        "waits",
+        f"its step {wait.name!r} failed and waits for its next attempt" if is_retry else "it sleeps",
+        since_ms=process.updated_at_ms,
+        next="the step is called again" if is_retry else "it goes on",
+        next_at_ms=wait.until_ms,
+        remedy=("runs", "show", process.id) if is_retry else (),
+    )
+
+
+def _signal(process: Process, name: str, until_ms: int | None) -> Cause:
+    since_ms = process.updated_at_ms if process.wait is None else process.wait.since_ms
     if name == CHILD_ENDED:
         return Cause(
             "waits-for-a-child",
@@ -122,7 +152,7 @@ def _signal(process: Process, name: str, since_ms: int | None) -> Cause:
             "it waits for a run that it started",
             since_ms=since_ms,
             next="it goes on when the child ends",
-            next_at_ms=process.due_at_ms,
+            next_at_ms=until_ms,
             remedy=("runs", "show", process.id),
         )
     return Cause(
@@ -130,8 +160,8 @@ def _signal(process: Process, name: str, since_ms: int | None) -> Cause:
         "waits",
         f"it waits for the signal {name!r}",
         since_ms=since_ms,
-        next="it goes on without the signal" if timed else "nothing, until the signal comes",
-        next_at_ms=process.due_at_ms,
+        next="nothing, until the signal comes" if until_ms is None else "it goes on without the signal",
+        next_at_ms=until_ms,
         remedy=("processes", "signal", process.id, name),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar, cast, get_args
 
 import msgspec
@@ -28,9 +29,11 @@ from holdfast.records.processes import (
     Provenance,
     Recovery,
     Run,
+    RunWait,
     SessionTurn,
     SignalWait,
     ToolCall,
+    WaitKind,
 )
 from holdfast.rows import ProcessRow, SessionRow
 from holdfast.rules import checks, events, runs
@@ -42,6 +45,8 @@ STATUSES: tuple[ProcessStatus, ...] = get_args(ProcessStatus)
 _STATUS_OF: dict[str, ProcessStatus] = {word: word for word in STATUSES}
 RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)
 _RECOVERY_OF: dict[str, Recovery] = {word: word for word in RECOVERIES}
+ASLEEP: tuple[WaitKind, ...] = ("signal", "child", "sleep", "step retry")
+"""The waits of a suspended run."""
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -55,6 +60,13 @@ class Registered(msgspec.Struct, frozen=True):
     env_ref: str | None
     wake_target: Scope | None
     recovery: Recovery
+
+
+class SeveralWaits(msgspec.Struct, frozen=True, tag="several", tag_field="kind"):
+    """The stored form of a wait that is more than one for a signal."""
+
+    signal: SignalWait | None
+    waits: tuple[RunWait, ...]
 
 
 # Registration.
@@ -286,6 +298,7 @@ def process_of(row: ProcessRow) -> Process:
     if status is None:
         raise Corrupt("processes", key, f"status is {row.status!r}")
     outcome: ProcessOutcome | None = _part(cast("Any", ProcessOutcome), row.outcome, key)
+    wait: SignalWait | SeveralWaits | None = _part(cast("Any", SignalWait | SeveralWaits), row.wait, key)
     if status != ("running" if outcome is None else events.state_of(outcome)):
         raise Corrupt("processes", key, "status and outcome do not agree")
     return Process(
@@ -301,7 +314,7 @@ def process_of(row: ProcessRow) -> Process:
         updated_at_ms=row.updated_at_ms,
         event_count=row.event_count,
         external_ref=_part(ExternalRef, row.external_ref, key),
-        wait=_part(SignalWait, row.wait, key),
+        wait=wait.signal if isinstance(wait, SeveralWaits) else wait,
         status=status,
         outcome=outcome,
         recovery=registered.recovery,
@@ -310,6 +323,7 @@ def process_of(row: ProcessRow) -> Process:
         suspended=bool(row.suspended),
         lost_owner_id=row.lost_owner,
         last_error=row.last_error,
+        waits=wait.waits if isinstance(wait, SeveralWaits) else (),
     )
 
 
@@ -367,6 +381,25 @@ def with_wait(row: ProcessRow, wait: SignalWait, *, now_ms: int) -> ProcessRow:
         raise AlreadyTerminal(row.process_id, row.status)
     since = msgspec.structs.replace(wait, since_ms=now_ms if wait.since_ms is None else wait.since_ms)
     return msgspec.structs.replace(row, wait=codec.encode_record(since), waiting=1, updated_at_ms=now_ms)
+
+
+def check_waits(field: str, value: object, limits: Limits) -> tuple[RunWait, ...]:
+    """Check the list of what a suspended run waits for."""
+    given = checks.sequence(field, value, most=limits.batch_items)
+    for index, one in enumerate(given):
+        wait = checks.instance(f"{field}[{index}]", one, RunWait)
+        checks.one_of(f"{field}[{index}].kind", wait.kind, ASLEEP)
+        checks.optional_text(f"{field}[{index}].name", wait.name, limits)
+        checks.optional_whole(f"{field}[{index}].until_ms", wait.until_ms)
+    return tuple(cast("Sequence[RunWait]", given))
+
+
+def with_waits(row: ProcessRow, waits: tuple[RunWait, ...]) -> ProcessRow:
+    """Return a process with the list of what it waits for, beside the signal that it may wait for."""
+    if not waits:
+        return row
+    signal = _part(SignalWait, row.wait, row.process_id)
+    return msgspec.structs.replace(row, wait=codec.encode_record(SeveralWaits(signal, waits)))
 
 
 def without_wait(row: ProcessRow, *, now_ms: int) -> ProcessRow:

@@ -81,6 +81,8 @@ def _as_run(given: Process, row: ProcessRow, limits: Limits) -> ProcessRow:
         lost_owner=checks.optional_identifier("process.lost_owner_id", given.lost_owner_id, limits),
         last_error=checks.optional_text("process.last_error", given.last_error, limits),
     )
+    if given.suspended:
+        attempted = processes.with_waits(attempted, processes.check_waits("process.waits", given.waits, limits))
     due_at_ms = checks.optional_whole("process.due_at_ms", given.due_at_ms)
     restored = runs.due_from(attempted, due_at_ms)
     if not runs.is_sound(restored):

@@ -17,7 +17,18 @@ from holdfast.records.processes import CHILD_ENDED, Process, ProcessRegistration
 from holdfast.rows import EventRow
 from holdfast.rules import events, runs
 from holdfast.run_chains import next_in_chain, retrying_cause
-from holdfast.step_names import COPIED, HANDED_OVER, HELD, REJECTED, RESULT, RETRIED, STARTED, WAITED, replay_key
+from holdfast.step_names import (
+    COPIED,
+    FAILED,
+    HANDED_OVER,
+    HELD,
+    REJECTED,
+    RESULT,
+    RETRIED,
+    STARTED,
+    WAITED,
+    replay_key,
+)
 
 STEP = "step"
 SPILLED = "spilled"
@@ -58,7 +69,7 @@ def is_copied(row: EventRow, step: dict[str, Any]) -> bool:
     if row.type != STEP:
         return runs.is_signal(row.type) and row.type != f"{runs.SIGNAL}{CHILD_ENDED}"
     name = str(step.get("name", ""))
-    if name.startswith((RETRIED, WAITED, HELD, REJECTED)) or name in (COPIED, HANDED_OVER):
+    if name.startswith((RETRIED, FAILED, WAITED, HELD, REJECTED)) or name in (COPIED, HANDED_OVER):
         return False
     return not name.startswith(RESULT) or has_result(step)
 

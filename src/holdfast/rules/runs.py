@@ -13,7 +13,7 @@ from holdfast.errors import AlreadyTerminal, InvalidRequest, UndeclaredSignal
 from holdfast.records.common import Document
 from holdfast.records.leases import Lease, OnProcess
 from holdfast.records.limits import Limits
-from holdfast.records.processes import RESERVED_SIGNALS, SIGNAL_NAME, SignalWait
+from holdfast.records.processes import RESERVED_SIGNALS, SIGNAL_NAME, RunWait, SignalWait
 from holdfast.rows import LeaseRow, ProcessRow
 from holdfast.rules import checks, leases
 
@@ -63,6 +63,7 @@ class Sleep(msgspec.Struct, frozen=True):
     seen: int
     due_at_ms: int | None
     wait: SignalWait | None
+    waits: tuple[RunWait, ...] = ()
     error: str | None = None
 
 

@@ -17,7 +17,7 @@ from holdfast.operations.topics import ANY_RUN
 from holdfast.ports import Transaction
 from holdfast.records.common import Document, Scope
 from holdfast.records.leases import Lease
-from holdfast.records.processes import Process, Provenance, Recovery, Run, RunClaim, SignalWait
+from holdfast.records.processes import Process, Provenance, Recovery, Run, RunClaim, RunWait, SignalWait
 from holdfast.rules import checks
 from holdfast.rules import processes as rules
 from holdfast.rules import runs as run_rules
@@ -189,13 +189,15 @@ class RunProcesses:
         seen: int,
         due_at_ms: int | None = None,
         wait: SignalWait | None = None,
+        waits: Sequence[RunWait] = (),
         error: str | None = None,
     ) -> Process:
         """Give a run's lease back and let it sleep until `due_at_ms` or until it gets a signal, whichever is first.
 
         `seen` is the sequence of the last event that the caller has read. If the log goes on after it, the run is due
         at once, so that no signal is missed. A request to cancel wakes the run, too. The attempts count from 0 again.
-        `LeaseLost` if the lease is not held any more.
+        `LeaseLost` if the lease is not held any more. `waits` tells people what it waits for, if that is more than
+        `due_at_ms` and `wait` say, and wakes nothing.
 
         With an `error` the run is held until `due_at_ms`: this worker cannot run it, and another may. Neither this
         attempt counts, nor do the attempts count from 0 again; `process.is_held` is True, and `last_error` says why.
@@ -218,6 +220,7 @@ class RunProcesses:
             seen=checks.whole("seen", seen),
             due_at_ms=checks.optional_whole("due_at_ms", due_at_ms),
             wait=None if wait is None else rules.check_wait(wait, limits),
+            waits=rules.check_waits("waits", waits, limits),
             error=checks.optional_text("error", error, limits),
         )
         run_rules.check_sleep(asked)

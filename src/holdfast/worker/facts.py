@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 
 import holdfast
-from holdfast.records.processes import CHILD_ENDED
 from holdfast.run_chains import next_in_chain
-from holdfast.step_names import INHERITED, OWN, REJECTED, RETRIED, STARTED
+from holdfast.step_names import DETACHED, FAILED, INHERITED, OWN, REJECTED, RETRIED, STARTED
+from holdfast.worker.following import blocking_newest_run
 from holdfast.worker.journal import MOST_BYTES, MOST_EVENTS, STEP, JournalUse
-
-WaitKind: TypeAlias = Literal["worker", "claim", "signal", "child", "sleep", "step retry", "retry", "code"]
-"""The reason for which a run has not ended: a worker runs it, it can be claimed, or it waits for something.
-
-A run that waits for `code` is held: a step that it has recorded does not fit the code of the workers.
-"""
-
-
-class RunWait(msgspec.Struct, frozen=True):
-    """The wait of a run: the name of the signal, step or worker, and the time at which the run goes on by itself."""
-
-    kind: WaitKind
-    name: str | None = None
-    until_ms: int | None = None
 
 
 class StepFacts(msgspec.Struct, frozen=True):
-    """One step: its last attempt, how long it took, and the error if it failed."""
+    """One step: its last attempt, how long it took, and the last error if an attempt failed.
+
+    A step that `failed` ended the attempt of its run, or the handler caught its error.
+    """
 
     name: str
     state: Literal["done", "failed", "retried"]
@@ -41,10 +30,15 @@ class StepFacts(msgspec.Struct, frozen=True):
 
 
 class ChildFacts(msgspec.Struct, frozen=True):
-    """A run that the run has started, and its status."""
+    """A run that the run has started, and its status; None if it was pruned.
+
+    If the child continued as a new run, or was retried, the status is that of the last such run, `goes_on_as`.
+    """
 
     id: str
     status: holdfast.processes.ProcessStatus | None
+    goes_on_as: str | None = None
+    detached: bool = False
 
 
 class RejectedSignal(msgspec.Struct, frozen=True):
@@ -60,7 +54,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     """Everything that says why a run is where it is."""
 
     process: holdfast.processes.Process
-    wait: RunWait | None
+    waits: tuple[holdfast.processes.RunWait, ...]
+    """The waits of the run, several in a `gather`; empty once it has ended."""
     steps: tuple[StepFacts, ...]
     worker: holdfast.leases.LeaseHolder | None
     children: tuple[ChildFacts, ...]
@@ -71,6 +66,11 @@ class RunFacts(msgspec.Struct, frozen=True):
     """The run that has copied the steps of this one."""
     rejected: tuple[RejectedSignal, ...] = ()
     """The signals that the run did not take, because they are not of the declared type."""
+
+    @property
+    def wait(self) -> holdfast.processes.RunWait | None:
+        """The first of the waits, None if the run has ended."""
+        return self.waits[0] if self.waits else None
 
 
 def run_facts(store: holdfast.BlockingStore, run_id: str) -> RunFacts:
@@ -88,7 +88,7 @@ def run_facts(store: holdfast.BlockingStore, run_id: str) -> RunFacts:
         raise holdfast.InvalidRequest("run_id", f"process {run_id!r} is not a run: see processes.get()")
     events = list(holdfast.every(store.events.after, run_id, limit=store.limits.page))
     holder = store.leases.holder(holdfast.leases.OnProcess(run_id))
-    children = [ChildFacts(id, _status(store.processes.get(id))) for id in children_in(events)]
+    children = [child_facts(one, blocking_newest_run(store, one.id)) for one in children_in(events)]
     following = store.processes.get(next_in_chain(run_id)) if process.is_retryable else None
     return facts_of(process, events, holder, children, following, now_ms=store.now_ms())
 
@@ -108,7 +108,7 @@ def facts_of(
     size_bytes = sum(len(msgspec.json.encode(event.payload)) for event in log)
     return RunFacts(
         process=process,
-        wait=_wait(process, steps, holder, now_ms),
+        waits=_waits(process, holder, now_ms),
         steps=tuple(steps),
         worker=holder,
         children=tuple(children),
@@ -119,15 +119,33 @@ def facts_of(
     )
 
 
-def children_in(events: Iterable[holdfast.events.ProcessEvent]) -> list[str]:
-    """Return the ids of the children that a run has: those of the run that it continues, and its own."""
-    found: list[str] = []
+class StartedChild(msgspec.Struct, frozen=True):
+    """A child as the log of its parent names it."""
+
+    id: str
+    detached: bool = False
+
+
+def children_in(events: Iterable[holdfast.events.ProcessEvent]) -> list[StartedChild]:
+    """Return the children of a run, each once: those of the run that it continues, and its own."""
+    found: dict[str, StartedChild] = {}
     for _, payload in _recorded(events):
-        if payload["name"] == INHERITED:
-            found += payload["value"]
-        elif payload["name"].startswith(STARTED):
-            found.append(payload["value"])
-    return found
+        name: str = payload["name"]
+        started: list[str] = []
+        if name == INHERITED:
+            started = payload["value"]
+        elif name.startswith((STARTED, DETACHED)):
+            started = [payload["value"]]
+        for id in started:
+            found.setdefault(id, StartedChild(id, name.startswith(DETACHED)))
+    return list(found.values())
+
+
+def child_facts(child: StartedChild, newest: holdfast.processes.Process | None) -> ChildFacts:
+    """Return the facts of a child from the last run that goes on for it, None if that was pruned."""
+    if newest is None:
+        return ChildFacts(child.id, None, None, child.detached)
+    return ChildFacts(child.id, newest.status, None if newest.id == child.id else newest.id, child.detached)
 
 
 def _recorded(
@@ -153,7 +171,7 @@ def _steps(events: Iterable[holdfast.events.ProcessEvent]) -> list[StepFacts]:
     steps: dict[str, StepFacts] = {}
     for event, payload in _recorded(events):
         name: str = payload["name"]
-        is_failure = name.startswith(RETRIED)
+        is_failure = name.startswith((RETRIED, FAILED))
         if name.startswith(OWN) and not is_failure:
             continue
         step: str = payload["step"] if is_failure else name
@@ -171,29 +189,20 @@ def _steps(events: Iterable[holdfast.events.ProcessEvent]) -> list[StepFacts]:
     return list(steps.values())
 
 
-def _wait(
-    process: holdfast.processes.Process,
-    steps: list[StepFacts],
-    holder: holdfast.leases.LeaseHolder | None,
-    now_ms: int,
-) -> RunWait | None:
+def _waits(
+    process: holdfast.processes.Process, holder: holdfast.leases.LeaseHolder | None, now_ms: int
+) -> tuple[holdfast.processes.RunWait, ...]:
+    wait = holdfast.processes.RunWait
     if process.is_terminal:
-        return None
+        return ()
     if holder is not None:
-        return RunWait("worker", holder.owner_id, holder.expires_at_ms)
+        return (wait("worker", holder.owner_id, holder.expires_at_ms),)
     if process.due_at_ms is not None and process.due_at_ms <= now_ms:
-        return RunWait("claim", until_ms=process.due_at_ms)
+        return (wait("claim", until_ms=process.due_at_ms),)
+    if process.waits:
+        return process.waits
     if process.wait is not None:
-        if process.wait.name == CHILD_ENDED:
-            return RunWait("child", "child", process.due_at_ms)
-        return RunWait("signal", process.wait.name, process.due_at_ms)
+        return (wait("signal", process.wait.name, process.due_at_ms),)
     if process.is_held:
-        return RunWait("code", None, process.due_at_ms)
-    for step in steps:
-        if step.state == "retried" and step.next_at_ms == process.due_at_ms:
-            return RunWait("step retry", step.name, process.due_at_ms)
-    return RunWait("sleep" if process.suspended else "retry", None, process.due_at_ms)
-
-
-def _status(process: holdfast.processes.Process | None) -> holdfast.processes.ProcessStatus | None:
-    return None if process is None else process.status
+        return (wait("code", None, process.due_at_ms),)
+    return (wait("sleep" if process.suspended else "retry", None, process.due_at_ms),)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import cast
+
 import holdfast
 from holdfast.run_chains import next_in_chain
 
@@ -18,10 +21,35 @@ async def following_run(
 
 async def newest_run(store: holdfast.Store, run_id: str) -> holdfast.processes.Process | None:
     """Return the last run that goes on for this one, itself if none does; None if there is no such run."""
-    process = await store.processes.get(run_id)
+    chain = _newest(run_id)
+    asked = next(chain)
+    while True:
+        try:
+            asked = chain.send(await store.processes.get(asked))
+        except StopIteration as end:
+            return cast("holdfast.processes.Process | None", end.value)
+
+
+def blocking_newest_run(store: holdfast.BlockingStore, run_id: str) -> holdfast.processes.Process | None:
+    """Return the last run that goes on for this one, as `newest_run` does."""
+    chain = _newest(run_id)
+    asked = next(chain)
+    while True:
+        try:
+            asked = chain.send(store.processes.get(asked))
+        except StopIteration as end:
+            return cast("holdfast.processes.Process | None", end.value)
+
+
+def _newest(run_id: str) -> Generator[str, holdfast.processes.Process | None, holdfast.processes.Process | None]:
+    """Ask for one run after another, and return the last of the chain."""
+    process = yield run_id
     while process is not None:
-        following = await following_run(store, process)
-        if following is None:
-            return process if process.continued_as is None else None  # None: that one was pruned
+        is_over = process.continued_as is None
+        if is_over and not process.is_retryable:
+            return process
+        following = yield process.continued_as or next_in_chain(process.id)
+        if is_over and (following is None or following.retries != process.id):
+            return process
         process = following
-    return None
+    return None  # it was pruned

@@ -7,7 +7,7 @@ large for an event is stored as artifacts before the event that names them.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import msgspec
 import holdfast
 from holdfast.records.processes import RESERVED_SIGNALS
 from holdfast.spilling import spill, spilled_value
-from holdfast.step_names import COPIED, HELD, INHERITED, REJECTED, RETRIED, TAKEN, replay_key
+from holdfast.step_names import COPIED, FAILED, HELD, INHERITED, REJECTED, RETRIED, TAKEN, replay_key
 from holdfast.worker.run_errors import JournalFull, SignalsLeft
 
 CANCEL_REQUESTED = "process.cancel_requested"
@@ -96,6 +96,8 @@ class Journal:
         self.steps: dict[str, dict[str, Any]] = {}
         self.retried: dict[str, list[dict[str, Any]]] = {}
         """The failed attempts of each step that has a `retry`, in order."""
+        self.failed: Counter[str] = Counter()
+        """The calls of each step that failed and ended the attempt of the run."""
         self.inherited: list[str] = []
         """The children of the runs that this one continues."""
         self.copied: frozenset[str] = frozenset()
@@ -164,6 +166,8 @@ class Journal:
         name: str = payload["name"]
         if name.startswith(RETRIED):
             self.retried.setdefault(payload["step"], []).append(payload)
+        elif name.startswith(FAILED):
+            self.failed[payload["step"]] += 1
         elif name == INHERITED:
             self.inherited = payload["value"]
         elif name == COPIED:

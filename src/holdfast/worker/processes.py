@@ -35,6 +35,8 @@ from holdfast.worker.running import Runner, described
 from holdfast.worker.steps import checked_result, hash_of
 from holdfast.worker.tally import Failure
 
+MOST_WAITS = 100
+"""Waits of a sleeping run that are stored for people."""
 WATCH_AFTER_S = 0.2
 """A call that is shorter than this is not watched for requests to cancel."""
 OUTSIDE = "external"
@@ -298,10 +300,11 @@ class Runs:
         await self._settle(run, cancelled(journal, None))
 
     async def _suspend(self, claim: holdfast.processes.RunClaim, journal: Journal, asleep: Suspended) -> None:
+        waits = _listed(asleep)[: self._store.limits.batch_items]
         await self._runner.persist(
             "a run is not suspended",
             lambda: self._store.processes.suspend(
-                claim.lease, seen=journal.seen, due_at_ms=asleep.due_at_ms, wait=asleep.wait
+                claim.lease, seen=journal.seen, due_at_ms=asleep.due_at_ms, wait=asleep.wait, waits=waits
             ),
         )
 
@@ -332,6 +335,7 @@ class Runs:
         delay_ms = handler.retry.delay_after(run.attempt, error, chance=random.random())  # noqa: S311 - spreads retries
         self._runner.tally.count(Failure("process", run.kind, run.id, None, run.attempt, error, delay_ms))
         said = described(error, self._store.limits)
+        await run.steps.record_last_failures()
         if delay_ms is None:
             await self._settle(run, holdfast.processes.Failed(said, code="handler_failed"))
         else:
@@ -375,6 +379,12 @@ async def _tell(tx: holdfast.Store, parent: str | None, child_id: str) -> None:
             parent = None if following is None else following.id  # None: it does not wait any more
         else:
             return
+
+
+def _listed(asleep: Suspended) -> tuple[holdfast.processes.RunWait, ...]:
+    """Return the waits that are stored: none if the time and the signal of the sleep say it."""
+    is_said = len(asleep.waits) == 1 and asleep.waits[0].kind in ("signal", "sleep")
+    return () if is_said else asleep.waits[:MOST_WAITS]
 
 
 def _text_in(document: object, field: str) -> str | None:

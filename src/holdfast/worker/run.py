@@ -146,6 +146,9 @@ class Run:
                     document = call.checked(await self._called(function, args, named))
             except Exception as error:
                 await call.fail(error, began_s, self._store.now_ms)
+            except asyncio.CancelledError:
+                call.note_cut(began_s)
+                raise
             else:
                 return await call.record(document, began_s)
         return await call.value()
@@ -172,15 +175,16 @@ class Run:
 
     async def before(self, call: StepCall) -> None:
         """Wait until a step may be called, and record the failed steps before it that the handler caught."""
-        await self._until(call.next_attempt_at_ms())
+        await self._until(call.next_attempt_at_ms(), call.name)
         await self.steps.record_failures()
 
-    async def _until(self, at_ms: int | None) -> None:
-        """Wait durably until a time that is recorded, None being now."""
+    async def _until(self, at_ms: int | None, step: str | None = None) -> None:
+        """Wait durably until a time that is recorded, None being now, to sleep or to call a step again."""
         left_ms = 0 if at_ms is None else at_ms - await self._store.now_ms()
         if left_ms > self.in_memory_ms:
             self._require_own_task("run.step(retry=…)")
-            await self.fall_asleep(at_ms)
+            kind: holdfast.processes.WaitKind = "sleep" if step is None else "step retry"
+            await self.fall_asleep(at_ms, None, holdfast.processes.RunWait(kind, step, at_ms))
         if left_ms > 0:
             await self.while_wanted(asyncio.sleep(left_ms / 1000))
 
@@ -196,10 +200,18 @@ class Run:
             work.cancel()
             given_up.cancel()
 
-    async def fall_asleep(self, due_at_ms: int | None, wait: holdfast.processes.SignalWait | None = None) -> NoReturn:
-        """End the call of the handler in this branch. The run sleeps until then, or until a signal comes."""
+    async def fall_asleep(
+        self,
+        due_at_ms: int | None,
+        wait: holdfast.processes.SignalWait | None,
+        *waits: holdfast.processes.RunWait,
+    ) -> NoReturn:
+        """End the call of the handler in this branch. The run sleeps until then, or until a signal comes.
+
+        `waits` says for people what it waits for.
+        """
         await self.steps.record_failures()
-        self.steps.suspend(Suspended(due_at_ms, wait))
+        self.steps.suspend(Suspended(due_at_ms, wait, waits))
 
     def continue_as_new(self, args: Any = None, *, version: str | None = None) -> NoReturn:
         """End this run, and go on as a new one with these arguments and an empty journal, in one transaction.
@@ -240,7 +252,8 @@ class Run:
         if asleep:
             times = [one.due_at_ms for one in asleep if one.due_at_ms is not None]
             waits = [one.wait for one in asleep if one.wait is not None]
-            await self.fall_asleep(min(times) if times else None, waits[0] if waits else None)
+            said = [each for one in asleep for each in one.waits]
+            await self.fall_asleep(min(times) if times else None, waits[0] if waits else None, *said)
         return results
 
     async def _caught(self, place: str, branch: Awaitable[Any]) -> Any:
@@ -375,7 +388,9 @@ class Run:
             outcome = await self._persist("a child is not read", lambda: self._outcome_of(child_id))
             if outcome is None:
                 self.steps.asked.discard(place)
-                await self.fall_asleep(await self._store.now_ms() + LOOK_AT_CHILD_MS, self.signals.wait(CHILD_ENDED))
+                look_at_ms = await self._store.now_ms() + LOOK_AT_CHILD_MS
+                said = holdfast.processes.RunWait("child", child_id)
+                await self.fall_asleep(look_at_ms, self.signals.wait(CHILD_ENDED), said)
             if isinstance(outcome, holdfast.processes.Completed):
                 # The whole value: the journal of this run must not depend on artifacts of the child, which may be
                 # pruned first.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import holdfast
@@ -11,10 +11,17 @@ import holdfast
 class Suspended(BaseException):
     """Ends the call of a handler whose run sleeps. Not an `Exception`: `finally` blocks run, `except Exception` not."""
 
-    def __init__(self, due_at_ms: int | None, wait: holdfast.processes.SignalWait | None = None) -> None:
+    def __init__(
+        self,
+        due_at_ms: int | None,
+        wait: holdfast.processes.SignalWait | None = None,
+        waits: Sequence[holdfast.processes.RunWait] = (),
+    ) -> None:
         super().__init__("the run sleeps")
         self.due_at_ms = due_at_ms
         self.wait = wait
+        self.waits = tuple(waits)
+        """The waits of the run, for people."""
 
 
 class Continued(BaseException):

@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
 import holdfast
 from holdfast import typed_values
-from holdfast.step_names import DETACHED, OWN, RESULT, RETRIED, STARTED, replay_key
+from holdfast.step_names import DETACHED, FAILED, OWN, RESULT, RETRIED, STARTED, replay_key
 from holdfast.worker.error_records import UnknownErrorClass, class_name, error_of, recorded_error
 from holdfast.worker.journal import Journal, JournalUse, size_of
 from holdfast.worker.retries import GiveUp, Retry
@@ -73,6 +74,8 @@ class Steps:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._asleep: dict[str, Suspended] = {}
         self._failed: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.cut: dict[str, dict[str, Any]] = {}
+        """The calls that were cancelled, by the name of their step."""
         self._lost: holdfast.LeaseLost | None = None
         self._reached: dict[str, int] = {}
         self.task: asyncio.Task[Any] | None = None
@@ -190,8 +193,8 @@ class Steps:
         return found
 
     def note_failure(self, name: str, facts: dict[str, Any]) -> None:
-        """Note a step that failed without a retry. It is recorded if the handler goes on without it."""
-        record = f"{RETRIED}{name}:1"
+        """Note a step that failed without a further attempt. It is recorded if the handler goes on without it."""
+        record = f"{RETRIED}{name}:{len(self.journal.retried.get(name, ())) + 1}"
         self._failed[record] = (_BRANCH.get(), facts)
         self.reach(record, size_of({"name": record, **facts}))
 
@@ -202,6 +205,17 @@ class Steps:
             if place.startswith(branch):
                 del self._failed[name]
                 await self.record(name, facts)
+
+    async def record_last_failures(self) -> None:
+        """Record the failures that end the attempt of the run, for people: the next attempt makes these calls again."""
+        failed = [*(facts for _, facts in self._failed.values()), *self.cut.values()]
+        self._failed.clear()
+        self.cut.clear()
+        for facts in failed:
+            step = facts["step"]
+            name = f"{FAILED}{step}:{self.journal.failed[step] + 1}"
+            told = {key: facts[key] for key in ("step", "attempt", "error", "took_ms")}
+            await self.persist("a failure is not recorded", partial(self.journal.record, name, told))
 
     async def once(self, name: str, make: Callable[[], Awaitable[Any]], *, call: str) -> Any:
         """Return the value of a step of the run's own: the recorded one, or a new one. Errors name the call."""
@@ -261,6 +275,11 @@ class StepCall:
     def _failures(self) -> list[dict[str, Any]]:
         return self._steps.journal.retried.get(self.name, [])
 
+    @property
+    def _attempt(self) -> int:
+        """The number of this call of the step, over all attempts of the run."""
+        return self._steps.journal.failed[self.name] + len(self._failures) + 1
+
     def next_attempt_at_ms(self) -> int | None:
         """Return the time of the next attempt, None if it is the first. Raises the last error if there is none."""
         if not self._failures:
@@ -288,27 +307,38 @@ class StepCall:
         cannot be recorded whole, and after the last attempt, raises `StepFailed`.
         """
         attempt = len(self._failures) + 1
-        facts = {
-            **self._facts,
-            "step": self.name,
-            "attempt": attempt,
-            "error": self._steps.said(error),
-            "class": class_name(error),
-            "took_ms": _milliseconds_since(began_s),
-            "until_ms": None,
-        }
         if self._retry is None:
-            facts["raised"] = self._steps.recordable(error)
-            self._steps.note_failure(self.name, facts)
-            raised = self._raised(facts)
+            raised = self._raised(self._note(error, began_s))
             if type(raised) is not type(error) or error.__cause__ is not None or error.__context__ is not None:
                 raise raised  # its context tells the rest to those who read a log
             raise raised.with_traceback(error.__traceback__) from None
+        facts = self._failure(error, began_s)
         delay_ms = self._retry.delay_after(attempt, error, chance=random.random())  # noqa: S311 - spreads retries
         facts["until_ms"] = None if delay_ms is None else await now_ms() + delay_ms
         await self._steps.record(f"{RETRIED}{self.name}:{attempt}", facts)
         if delay_ms is None:
             raise self._raised(facts)
+
+    def _failure(self, error: BaseException, began_s: float) -> dict[str, Any]:
+        return {
+            **self._facts,
+            "step": self.name,
+            "attempt": self._attempt,
+            "error": self._steps.said(error),
+            "class": class_name(error),
+            "took_ms": _milliseconds_since(began_s),
+            "until_ms": None,
+        }
+
+    def _note(self, error: Exception, began_s: float) -> dict[str, Any]:
+        facts = {**self._failure(error, began_s), "raised": self._steps.recordable(error)}
+        self._steps.note_failure(self.name, facts)
+        return facts
+
+    def note_cut(self, began_s: float) -> None:
+        """Note a call that was cancelled: it is recorded for people if that ends the attempt of the run."""
+        cut = TimeoutError("the handler was cancelled during this call")
+        self._steps.cut[self.name] = self._failure(cut, began_s)
 
     def checked(self, value: Any) -> Any:
         """Return a result as a document. One that is not of the declared type fails its attempt, unrecorded."""
@@ -317,15 +347,17 @@ class StepCall:
     async def record(self, document: Any, began_s: float) -> Any:
         """Record the result. Return it as a later call of the handler gets it."""
         facts = {**self._facts, "took_ms": _milliseconds_since(began_s)}
-        if self._failures:
-            facts["attempt"] = len(self._failures) + 1
+        if self._attempt > 1:
+            facts["attempt"] = self._attempt
         try:
             self.found = await self._steps.record(self.name, {**facts, "value": document})
         except (holdfast.InvalidRequest, TypeError, msgspec.MsgspecError) as error:
             helps = self._declared is None and typed_values.is_declarable(document)
             hint = ": declare the type that the function returns" if helps else ""
             problem = f"returned what cannot be stored: {error}{hint}"
-            raise holdfast.InvalidRequest(f"run.step({self.name!r})", problem) from error
+            refused = holdfast.InvalidRequest(f"run.step({self.name!r})", problem)
+            self._note(refused, began_s)
+            raise refused from error
         return await self.value()
 
     async def value(self) -> Any:

@@ -38,7 +38,12 @@ class Waiting(Protocol):
         """The id of the run."""
         ...
 
-    async def fall_asleep(self, due_at_ms: int | None, wait: holdfast.processes.SignalWait | None = None) -> NoReturn:
+    async def fall_asleep(
+        self,
+        due_at_ms: int | None,
+        wait: holdfast.processes.SignalWait | None,
+        *waits: holdfast.processes.RunWait,
+    ) -> NoReturn:
         """End the call of the handler until then."""
         ...
 
@@ -189,10 +194,11 @@ class Signals:
         run = self._run
         while len(self._journal.signals.get(name, [])) <= (number := self._free(name)):
             if until_ms is None:
-                await run.fall_asleep(None, self.wait(name))
+                await run.fall_asleep(None, self.wait(name), holdfast.processes.RunWait("signal", name))
             left_ms = until_ms - await self._store.now_ms()
             if left_ms > run.in_memory_ms:
-                await run.fall_asleep(until_ms, self.wait(name))
+                said = holdfast.processes.RunWait("signal", name, until_ms)
+                await run.fall_asleep(until_ms, self.wait(name), said)
             if left_ms > 0:
                 coming = self._store.events.wait_for(
                     run.id, f"{SIGNAL}{name}", after=self._journal.seen, timeout_ms=left_ms

@@ -21,6 +21,7 @@ from holdfast.processes import (
     ProcessOutcome,
     Provenance,
     Run,
+    RunWait,
     SignalWait,
 )
 from holdfast.testing.clock import ManualClock
@@ -390,6 +391,31 @@ class ExplanationContract(Contract):
         store.processes.suspend(claim.lease, seen=0, due_at_ms=until_ms, wait=SignalWait("holdfast-child", ordinal=1))
         cause = only(store.maintenance.explain_process("r1"))
         assert (cause.name, cause.next_at_ms, cause.remedy) == ("waits-for-a-child", until_ms, ("runs", "show", "r1"))
+
+    def test_a_run_with_several_waits_names_each(self, store: BlockingStore, clock: ManualClock) -> None:
+        store.processes.start("research", id="r1")
+        claim = store.processes.claim_next(owner_id="w1")
+        assert claim is not None
+        now_ms = clock.now_ms()
+        waits = [
+            RunWait("signal", "approve"),
+            RunWait("signal", "stop", now_ms + 3_000),
+            RunWait("child", "c"),
+            RunWait("sleep", None, now_ms + 1_000),
+            RunWait("step retry", "call", now_ms + 2_000),
+        ]
+        store.processes.suspend(claim.lease, seen=0, due_at_ms=now_ms + 1_000, waits=waits)
+        said = store.maintenance.explain_process("r1")
+        assert said.standing == "waits"
+        assert [(one.name, one.subject_id, one.next_at_ms, one.remedy) for one in said.causes] == [
+            ("waits-for-a-signal", None, None, ("processes", "signal", "r1", "approve")),
+            ("waits-for-a-signal", None, now_ms + 3_000, ("processes", "signal", "r1", "stop")),
+            ("waits-for-a-child", "c", None, ("why", "c")),
+            ("sleeping", None, now_ms + 1_000, ()),
+            ("retrying-a-step", None, now_ms + 2_000, ("runs", "show", "r1")),
+        ]
+        clock.advance(1_000)
+        assert only(store.maintenance.explain_process("r1")).name in ("unclaimed", "no-worker")
 
     def test_a_process_of_the_host_without_a_holder_waits_for_the_host(self, store: BlockingStore) -> None:
         store.processes.register(holdfast.ProcessRegistration("p1", Engine("lua"), env_ref="env"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.leases import Lease, OnProcess
-from holdfast.processes import Abandoned, Cancelled, Completed, External, RunClaim, SignalWait
+from holdfast.processes import Abandoned, Cancelled, Completed, External, RunClaim, RunWait, SignalWait
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.runs import HOUR_MS, start
@@ -71,6 +71,24 @@ MISTAKES: list[tuple[str, Callable[[Any, Any], Any]]] = [
     ("due_at_ms", lambda store, lease: store.processes.suspend(lease, seen=0)),
     ("due_at_ms", lambda store, lease: store.processes.suspend(lease, seen=0, due_at_ms=-1)),
     ("wait", lambda store, lease: store.processes.suspend(lease, seen=0, wait="approve")),
+    ("waits", lambda store, lease: store.processes.suspend(lease, seen=0, due_at_ms=0, waits=7)),
+    ("waits[0]", lambda store, lease: store.processes.suspend(lease, seen=0, due_at_ms=0, waits=["sleep"])),
+    (
+        "waits[1].kind",
+        lambda store, lease: store.processes.suspend(
+            lease, seen=0, due_at_ms=0, waits=[RunWait("sleep"), RunWait("worker")]
+        ),
+    ),
+    (
+        "waits[0].name",
+        lambda store, lease: store.processes.suspend(
+            lease, seen=0, due_at_ms=0, waits=[RunWait("signal", cast("Any", 7))]
+        ),
+    ),
+    (
+        "waits[0].until_ms",
+        lambda store, lease: store.processes.suspend(lease, seen=0, due_at_ms=0, waits=[RunWait("sleep", None, -1)]),
+    ),
     ("error", lambda store, lease: store.processes.retry_later(lease, 7, retry_in_ms=0)),
     ("retry_in_ms", lambda store, lease: store.processes.retry_later(lease, "e", retry_in_ms=-1)),
 ]
@@ -289,6 +307,24 @@ class RunClaimContract(Contract):
         assert (claim.process.wait, claim.process.event_count) == (None, 2)
         assert store.maintenance.verify().findings == ()
 
+    @pytest.mark.parametrize("wait", [None, SignalWait("approve", 1)], ids=["time", "signal"])
+    def test_a_suspended_run_lists_its_waits_until_it_is_claimed(
+        self, store: BlockingStore, clock: ManualClock, wait: SignalWait | None
+    ) -> None:
+        start(store)
+        due_at_ms = clock.now_ms() + HOUR_MS
+        waits = [RunWait("sleep", None, due_at_ms), RunWait("child", "run-1/child:1"), RunWait("step retry", "call", 9)]
+        lease = next_run(store).lease
+        run = store.processes.suspend(lease, seen=0, due_at_ms=due_at_ms, wait=wait, waits=waits)
+        assert run == store.processes.get("run-1")
+        assert (run.waits, run.due_at_ms) == (tuple(waits), due_at_ms)
+        assert run.wait == (None if wait is None else msgspec.structs.replace(wait, since_ms=clock.now_ms()))
+        assert [one.id for one in store.processes.list(waiting=True)] == ([] if wait is None else ["run-1"])
+        assert store.maintenance.verify().findings == ()
+        clock.advance(HOUR_MS)
+        claimed = next_run(store).process
+        assert (claimed.waits, claimed.wait) == ((), None)
+
     def test_a_signal_that_came_before_the_sleep_is_not_missed(self, store: BlockingStore, clock: ManualClock) -> None:
         start(store)
         lease = next_run(store).lease
@@ -382,7 +418,8 @@ class RunClaimContract(Contract):
         claimed = next_run(store).process
         due_at_ms = clock.now_ms() + HOUR_MS
         start(store, "run-2")
-        asleep = store.processes.suspend(next_run(store).lease, seen=0, due_at_ms=due_at_ms)
+        waits = [RunWait("sleep", None, due_at_ms), RunWait("child", "c")]
+        asleep = store.processes.suspend(next_run(store).lease, seen=0, due_at_ms=due_at_ms, waits=waits)
         with holdfast.open_blocking("memory:", clock=clock) as other:
             for process in (claimed, asleep):
                 assert not other.processes.restore(process).replayed
@@ -394,6 +431,11 @@ class RunClaimContract(Contract):
             clock.advance(HOUR_MS)
             assert "run-2" in claimed_ids(other)
             assert other.maintenance.verify().findings == ()
-        broken = msgspec.structs.replace(asleep, id="run-3", due_at_ms=None, suspended=False)
-        with refused(bench, holdfast.InvalidRequest):
-            store.processes.restore(broken)
+        broken: list[dict[str, Any]] = [
+            {"due_at_ms": None, "suspended": False},
+            {"suspended": False},
+            {"waits": [RunWait("claim")]},
+        ]
+        for fields in broken:
+            with refused(bench, holdfast.InvalidRequest):
+                store.processes.restore(msgspec.structs.replace(asleep, id="run-3", **fields))
