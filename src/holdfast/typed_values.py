@@ -143,6 +143,16 @@ def _is_model(kind: type[Any]) -> bool:
     return hasattr(kind, "model_dump") and hasattr(kind, "model_validate_json")
 
 
+def is_frozen(value: Any) -> bool:
+    """Return whether a value is a struct, a dataclass or a model whose fields cannot be set."""
+    kind = _kind_of(value)
+    if issubclass(kind, msgspec.Struct):
+        return kind.__struct_config__.frozen
+    if dataclasses.is_dataclass(kind):
+        return bool(getattr(kind, "__dataclass_params__").frozen)  # noqa: B009 - type checkers do not know it
+    return _is_model(kind) and bool(getattr(kind, "model_config", {}).get("frozen"))
+
+
 def result_type(function: Any) -> Any:
     """Return the declared type of a function's results, None if it declares none."""
     called = _unwrapped(function)

@@ -6,8 +6,10 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast
@@ -100,7 +102,7 @@ def test_a_run_goes_on_when_the_right_code_comes_back(url: str, store: holdfast.
     assert held is not None
     assert (held.is_held, held.status, held.attempt) == (True, "running", 0)
     assert held.last_error is not None
-    assert held.last_error.startswith("StepConflict: run 'r1', step 'plan': its args was ")
+    assert held.last_error.startswith("StepConflict: run 'r1', step 'plan': its arguments are not those ")
     waits = run_facts(store, "r1").wait
     assert waits is not None
     assert (waits.kind, waits.until_ms) == ("code", held.due_at_ms)
@@ -114,6 +116,115 @@ def test_a_run_goes_on_when_the_right_code_comes_back(url: str, store: holdfast.
     ended = store.processes.get("r1")
     assert ended is not None
     assert ended.outcome == Completed("WHY")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A value that is called."""
+
+    text: str
+
+    def __call__(self, question: str) -> str:
+        return f"{self.text} {question}"
+
+    def ask(self, question: str) -> str:
+        return f"{self.text} {question}"
+
+
+class OtherPrompt(msgspec.Struct, frozen=True):
+    text: str
+
+    def __call__(self, question: str) -> str:
+        return f"{self.text} {question}"
+
+
+class Counting:
+    """A callable whose state is its own."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, question: str) -> str:
+        self.calls += 1
+        return question
+
+
+def ask(text: str, question: str, *, mood: str = "polite") -> str:
+    return f"{text} {question} {mood}"
+
+
+def tell(text: str, question: str) -> str:
+    return f"{text} {question}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        (partial(ask, "say"), partial(tell, "say"), "its function was ask, and is tell now"),
+        (partial(ask, "say"), partial(ask, "tell"), "its arguments"),
+        (partial(ask, "say"), partial(ask, "say", mood="rude"), "its arguments"),
+        (partial(partial(ask, "say"), mood="rude"), partial(ask, "say", mood="rude"), None),
+        (partial(Prompt("say")), Prompt("say"), None),
+        (Prompt("say"), Prompt("tell"), "its arguments"),
+        (Prompt("say").ask, Prompt("tell").ask, "its arguments"),
+        (Prompt("say"), OtherPrompt("say"), "its function was Prompt, and is OtherPrompt now"),
+        (OtherPrompt("say"), OtherPrompt("tell"), "its arguments"),
+        (Counting(), Counting(), None),
+    ],
+)
+def test_a_step_of_a_partial_or_an_object_that_changed_is_noticed(before: Any, after: Any, problem: str | None) -> None:
+    async def play(deployed: Deployed) -> None:
+        called = before
+
+        async def handler(run: Run) -> Any:
+            said = await run.step("plan", called, "why")
+            await run.signal("go")
+            return said
+
+        await deployed.serve(handler)
+        called = after
+        await deployed.store.events.signal("r1", "go")
+        await deployed.serve(handler)
+        process = await deployed.process()
+        assert process.is_held == (problem is not None)
+        assert (problem or "") in (process.last_error or "")
+
+    in_memory(play)
+
+
+def test_a_handler_that_is_not_deterministic_is_told_so_and_its_run_can_be_saved() -> None:
+    """A retry leaves out the record that no code can meet, and keeps the others."""
+    effects = Effects()
+    chance = itertools.count()
+
+    async def play(deployed: Deployed) -> None:
+        async def drifts(run: Run) -> Any:
+            plan = await run.step("plan", effects.plan, "why")
+            await run.step("search", effects.search, f"{plan} {next(chance)}")
+            await run.signal("go")
+
+        async def mended(run: Run) -> Any:
+            plan = await run.step("plan", effects.plan, "why")
+            return await run.step("search again", effects.search, plan)
+
+        await deployed.serve(drifts)
+        await deployed.store.events.signal("r1", "go")
+        await deployed.serve(drifts)
+        held = await deployed.process()
+        assert held.is_held
+        assert held.last_error is not None
+        why = await deployed.store.maintenance.explain_process("r1")
+        for said in (held.last_error, why.causes[0].problem):
+            assert "not deterministic" in said
+            assert "holdfast runs replay r1 --app" in said
+        await deployed.store.processes.handle("r1").cancel()
+        await deployed.serve(mended)
+        retried = await deployed.store.processes.retry("r1")
+        await deployed.serve(mended)
+        assert await retried.result(timeout_ms=0) == "WHY"
+        assert effects.calls == ["plan why", "search why 0", "search why"]
+
+    in_memory(play)
 
 
 def test_a_hold_is_neither_an_attempt_nor_does_it_give_one_back() -> None:

@@ -498,7 +498,7 @@ def test_a_mistake_in_a_run_is_named(url: str, store: holdfast.BlockingStore, na
 @pytest.mark.parametrize(
     ("second", "says"),
     [
-        (lambda run: run.step("plan", int, 8), "its args was"),
+        (lambda run: run.step("plan", int, 8), "its arguments are not those"),
         (lambda run: run.step("plan", float, 7), "its function was int, and is float now"),
         (lambda run: None, "returned without it"),
     ],

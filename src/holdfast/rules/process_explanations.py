@@ -171,8 +171,9 @@ def _sleeping(process: Process) -> Cause:
         return Cause(
             "code-changed",
             "stuck",
-            "it is held: the code of the workers does not ask for what it has recorded. "
-            "Deploy the code that it began with, or register the changed handler under a new version",
+            "it is held: its handler does not ask for what it has recorded. If the code has changed, deploy the code "
+            "that it began with, or register the changed handler under a new version. If not, the handler is not "
+            f"deterministic: mend it. `holdfast runs replay {process.id} --app MODULE:WORKER` names each difference",
             since_ms=process.updated_at_ms,
             error=process.last_error,
             next="it is tried again, and goes on if the code fits",

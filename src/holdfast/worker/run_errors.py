@@ -34,15 +34,18 @@ class Continued(BaseException):
 
 
 class StepConflict(holdfast.Conflict):
-    """The handler does not ask for what its run has recorded: its code has changed. Give the new code a new version.
+    """The handler does not ask for what its run has recorded: its code has changed, or it is not deterministic.
 
-    The run is held meanwhile: it loses no attempt, and goes on once a worker has code that fits.
+    Give changed code a new version. Take what may differ at each call from steps, `run.now()` and `run.uuid()`. The run
+    is held meanwhile: it loses no attempt, and goes on once a worker has code that fits.
     """
 
     def __init__(self, process_id: str, name: str, problem: str) -> None:
         super().__init__(
-            f"run {process_id!r}, step {name!r}: {problem}: let the old code finish its runs, and register the changed "
-            "handler under a new version"
+            f"run {process_id!r}, step {name!r}: {problem}: if its code has changed, let the old code finish its runs, "
+            "and register the changed handler under a new version; if not, the handler is not deterministic: take "
+            "times, random values and what others may change from run.now(), run.uuid() and steps; compare with "
+            f"`holdfast runs replay {process_id} --app MODULE:WORKER`"
         )
         self.process_id = process_id
         self.name = name

@@ -152,7 +152,9 @@ class Steps:
         for key, said in facts.items():
             recorded = None if before is None else before.get(key)
             if None not in (recorded, said) and recorded != said:
-                self.refuse(name, f"its {key} was {recorded}, and is {said} now")
+                # Of the arguments only a hash is recorded, which says nothing to people.
+                changed = f"its {key} was {recorded}, and is {said} now"
+                self.refuse(name, "its arguments are not those that it recorded" if key == "args" else changed)
 
     def refuse(self, name: str, problem: str) -> NoReturn:
         """Raise `StepConflict`, also at each later call of the run if the handler catches it."""
@@ -384,8 +386,17 @@ def checked_result(place: str, value: Any, declared: Any) -> Any:
 
 
 def _facts_of(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts by which changed code is noticed: the name of the function, and a hash of its arguments."""
-    return {"function": getattr(function, "__qualname__", type(function).__name__), "args": hash_of([args, named])}
+    """Return the facts by which changed code is noticed: the name of the function, and a hash of its arguments.
+
+    Those of a partial are arguments, and so are the fields of a frozen object that is called or whose method is.
+    """
+    while isinstance(function, partial):
+        bound: Any = function
+        function, args, named = bound.func, (*bound.args, *args), {**bound.keywords, **named}
+    owner = getattr(function, "__self__", function)
+    given = hash_of([args, named, owner]) if typed_values.is_frozen(owner) else None
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return {"function": name, "args": hash_of([args, named]) if given is None else given}
 
 
 def hash_of(given: Any) -> str | None:
