@@ -36,6 +36,7 @@ _VALUES = (
     frozenset,
     enum.Enum,
 )
+_SIMPLE = (str, int, float, bool, types.NoneType)
 
 
 def plain(value: Any) -> Any:
@@ -168,41 +169,77 @@ def result_document(value: Any, declared: Any) -> Any:
         return value
     if is_typed(declared):
         document = encoded(value)
-        _require_whole(value, document, decoded(document, declared), declared)
+        _require_whole(value, decoded(document, declared))
         return document
-    problem = _misfit(value, declared)
+    problem = misfit(value, declared)
     if problem is not None:
         raise TypeError(problem)
     return value
 
 
-def _require_whole(value: Any, document: Any, read: Any, declared: Any) -> None:
+def _require_whole(value: Any, read: Any, place: str = "") -> None:
     """Raise TypeError for an object of a derived class that would come back without its further fields."""
-    kind = _kind_of(value)
-    if kind is declared or not isinstance(declared, type) or not (_is_object(declared) and isinstance(value, declared)):
+    kind, known = _kind_of(value), _kind_of(read)
+    if kind in _SIMPLE:
         return
-    if encoded(read) != document:
-        raise TypeError(f"a {kind.__name__} has further fields, which would be lost: declare {kind.__name__}")
+    if _is_object(kind) and issubclass(kind, known) and _is_object(known):
+        if kind is not known and encoded(read) != encoded(value):
+            raise TypeError(_lost(kind, place))
+        for name in _fields_of(known):
+            _require_whole(getattr(value, name, None), getattr(read, name, None), f"{place}.{name}")
+    elif issubclass(kind, dict) and issubclass(known, dict):
+        for key, item in value.items():
+            if key in read:
+                _require_whole(item, read[key], f"{place}[{key!r}]")
+    elif isinstance(value, list | tuple) and isinstance(read, list | tuple):
+        pairs = zip(cast("list[Any]", value), cast("list[Any]", read), strict=False)
+        for index, (one, other) in enumerate(pairs):
+            _require_whole(one, other, f"{place}[{index}]")
+    elif isinstance(value, set | frozenset) and isinstance(read, set | frozenset):
+        kinds = {_kind_of(one) for one in cast("set[Any]", read)}
+        for one in {_kind_of(one) for one in cast("set[Any]", value)} - kinds:
+            if _is_object(one):
+                raise TypeError(_lost(one, place))
 
 
-def _misfit(value: Any, declared: Any) -> str | None:
+def _lost(kind: type[Any], place: str) -> str:
+    at = f" at {place.removeprefix('.')}" if place else ""
+    return f"a {kind.__name__}{at} has further fields, which would be lost: declare {kind.__name__}"
+
+
+def _fields_of(kind: Any) -> list[str]:
+    if issubclass(kind, msgspec.Struct):
+        return list(kind.__struct_fields__)
+    if dataclasses.is_dataclass(kind):
+        return [one.name for one in dataclasses.fields(kind)]
+    return list(kind.model_fields)
+
+
+def misfit(value: Any, declared: Any, place: str = "") -> str | None:
     """Say in which way a document is not of a type of documents, None if it is. An unknown type takes anything."""
     declared = getattr(declared, "__value__", declared)  # an alias
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin in (typing.Union, types.UnionType):
-        fits = any(_misfit(value, one) is None for one in arguments)
+        said = [misfit(value, one, place) for one in arguments]
+        fits = None in said
+        inside = next((one for one in said if one is not None and f" at {place}[" in one), None)
+        if not fits and inside is not None:
+            return inside
     elif origin is typing.Literal:
         fits = value in arguments
     elif (origin or declared) in (list, dict):
         fits = isinstance(value, cast("type", origin or declared))
         if fits and arguments:
-            items: list[Any] = list(cast("Any", value).values()) if isinstance(value, dict) else value
-            return next((said for item in items if (said := _misfit(item, arguments[-1])) is not None), None)
+            items: Any = cast("Any", value).items() if isinstance(value, dict) else enumerate(value)
+            found = (misfit(item, arguments[-1], f"{place}[{key!r}]") for key, item in items)
+            return next((said for said in found if said is not None), None)
     elif declared is float:
         fits = isinstance(value, int | float)
     else:
         fits = declared not in (int, str, bool, types.NoneType, None) or isinstance(value, declared or types.NoneType)
-    return None if fits else f"expected {name_of(declared)}, got {type(value).__name__}"
+    return (
+        None if fits else f"expected {name_of(declared)}, got {type(value).__name__}{f' at {place}' if place else ''}"
+    )
 
 
 def name_of(declared: Any) -> str:
@@ -221,12 +258,26 @@ def is_declarable(value: Any) -> bool:
 
 
 def annotation(function: Any, name: str) -> Any:
-    """Return the type that a function declares for a parameter or `return` if values of it are typed, else None.
+    """Return the type that a function declares for a parameter if values of it are typed, else None.
 
     Raises `InvalidRequest` if the type exists for type checkers only.
     """
     raw = _annotation(_unwrapped(function), name)
     return raw if is_typed(raw) else None
+
+
+def argument(function: Any, name: str, value: Any) -> Any:
+    """Return a document as a value of the type that a function declares for a parameter, as it is without one.
+
+    Raises TypeError or `msgspec.ValidationError` if it is none.
+    """
+    declared = _annotation(_unwrapped(function), name)
+    if is_typed(declared):
+        return decoded(value, declared)
+    problem = None if declared is None else misfit(value, declared)
+    if problem is not None:
+        raise TypeError(problem)
+    return value
 
 
 def _annotation(function: Any, name: str) -> Any:

@@ -6,14 +6,14 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from tests.worker.tracing_decorators import asynchronously, plainly
 
 import holdfast
 from holdfast.processes import Completed, Failed
-from holdfast.worker import BlockingRun, Retry, Run, Worker
+from holdfast.worker import BlockingRun, Failure, Retry, Run, Worker
 
 
 @dataclasses.dataclass
@@ -116,6 +116,16 @@ async def keywords(run: Run, **named: Question) -> Any:
     return sorted(named)
 
 
+async def counted(
+    run: Run,
+    number: int,
+    words: list[str] | None = None,
+    mood: Literal["good", "bad"] = "good",
+    limit: int = None,  # type: ignore[assignment]  # noqa: RUF013 - as users write it
+) -> Any:
+    return [number, words, mood, limit]
+
+
 @pytest.mark.parametrize(
     ("handler", "args", "expected"),
     [
@@ -137,6 +147,8 @@ async def keywords(run: Run, **named: Question) -> Any:
         (many, {"text": "why"}, ["why"]),
         (anything, 7, [7]),
         (keywords, {"text": "why"}, ["text"]),
+        (counted, 7, [7, None, "good", None]),
+        (counted, {"number": 7, "words": ["a"], "mood": "bad", "limit": None}, [7, ["a"], "bad", None]),
     ],
 )
 def test_none_and_default_values_are_arguments(handler: Any, args: Any, expected: Any) -> None:
@@ -150,11 +162,51 @@ def test_none_and_default_values_are_arguments(handler: Any, args: Any, expected
         (optional, {"text": 7}, "Expected `str`, got `int`"),
         (with_more, {"text": "why", "often": 7}, "missing a required argument: 'question'"),
         (lambda run, question: 1, None, "missing a required argument: 'question'"),
+        (counted, "seven", "number: expected int, got str"),
+        (counted, {"number": None}, "number: expected int, got NoneType"),
+        (counted, {"number": 7, "words": ["a", 8]}, "words: expected str, got int at [1]"),
+        (counted, {"number": 7, "mood": "sad"}, "mood: expected typing.Literal['good', 'bad'], got str"),
     ],
-    ids=["none", "type", "mixed", "untyped"],
+    ids=["none", "type", "mixed", "untyped", "plain", "no value", "inside", "literal"],
 )
 def test_arguments_that_do_not_fit_are_named_and_none_is_lost(handler: Any, args: Any, says: str) -> None:
     outcome = outcome_of(handler, args)
     assert isinstance(outcome, Failed)
     assert "args: do not fit" in outcome.message
     assert says in outcome.message
+
+
+@pytest.mark.parametrize("way", ["child", "continued", "turn"])
+def test_arguments_are_checked_where_a_run_is_started_by_a_worker_with_its_handler(way: str) -> None:
+    """The starter fails by name, and no run is started that could only fail."""
+
+    async def parent(run: Run, number: int) -> None:
+        if way == "continued":
+            run.continue_as_new({"number": "seven"})
+        await run.start("counted", {"number": "seven"})
+
+    async def answer(turn: holdfast.Turn) -> None:
+        turn.start("counted", {"number": "seven"})
+
+    async def main() -> None:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+            failures: list[Failure] = []
+            worker.on_failure(failures.append)
+            worker.turn(retry=Retry(1))(answer)
+            worker.process("counted")(counted)
+            worker.process("parent", retry=Retry(1))(parent)
+            if way == "turn":
+                session = await store.sessions.create("chat")
+                await session.enqueue("hi")
+            else:
+                await store.processes.start("parent", {"number": 7}, id="p")
+            await worker.serve(until_idle=True)
+            [failure] = failures
+            kind = "parent" if way == "continued" else "counted"
+            assert f"args: of a run of '{kind}' do not fit the types that" in str(failure.error)
+            assert "number: expected int, got str" in str(failure.error)
+            ids = [one.id async for one in holdfast.every(store.processes.list, status="any")]
+            assert ids == ([] if way == "turn" else ["p"])
+
+    asyncio.run(main())

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
+import msgspec
 import pydantic
 import pytest
 
@@ -99,6 +100,69 @@ def test_an_object_of_a_derived_class_is_not_cut() -> None:
     outcome = outcome_of(cut)
     assert isinstance(outcome, Failed)
     assert "a LongReport has further fields, which would be lost: declare LongReport" in outcome.message
+
+
+class Base(msgspec.Struct):
+    name: str
+
+
+class Derived(Base):
+    size: int
+
+
+class Renamed(Base):
+    """A derived class without further fields."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tag:
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ColorTag(Tag):
+    color: str
+
+
+@dataclasses.dataclass
+class Shelf:
+    boxes: list[Base]
+
+
+class Library(pydantic.BaseModel):
+    reports: dict[str, Report]
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "lost"),
+    [
+        ([Base("a"), Derived("b", 7)], list[Base], "a Derived at [1]"),
+        ((Base("a"), Derived("b", 7)), tuple[Base, Base], "a Derived at [1]"),
+        ({"x": Derived("b", 7)}, dict[str, Base], "a Derived at ['x']"),
+        ({"x": [Derived("b", 7)]}, dict[str, list[Base]] | None, "a Derived at ['x'][0]"),
+        ({ColorTag("a", "red")}, set[Tag], "a ColorTag has further fields"),
+        (Shelf([Base("a"), Derived("b", 7)]), Shelf, "a Derived at boxes[1]"),
+        (Library(reports={"r": LongReport(title="Rain", pages=7)}), Library, "a LongReport at reports['r']"),
+        ([LongReport(title="Rain", pages=7)], list[Report], "a LongReport at [0]"),
+        (Derived("b", 7), Base, "a Derived has further fields"),
+        ([Derived("b", 7)], list[Derived], None),
+        ([Renamed("b")], list[Base], None),
+        ({Tag("a")}, set[Tag], None),
+        ([ColorTag("a", "red")], list[Any], None),
+    ],
+)
+def test_an_object_of_a_derived_class_in_a_container_is_not_cut(value: Any, declared: Any, lost: str | None) -> None:
+    async def cut(run: Run) -> Any:
+        return value
+
+    cut.__annotations__["return"] = declared
+    outcome = outcome_of(cut)
+    if lost is None:
+        assert isinstance(outcome, Completed)
+    else:
+        assert isinstance(outcome, Failed)
+        assert lost in outcome.message
+        assert "which would be lost: declare" in outcome.message
 
 
 def test_a_document_that_a_model_refuses_is_named() -> None:

@@ -67,6 +67,8 @@ class TurnValues:
         self._attachments: list[str] = []
         self._enqueues: list[WorkDraft] = []
         self._starts: list[RunDraft] = []
+        self.check_start: Callable[[str, str, Any], None] | None = None
+        """Refuses arguments that do not fit the handler of a run, if the worker that runs the turn has it."""
         self._completes: list[WorkClaim | WorkCompletion] = []
         self._ended = None if claim is None else ended_run(claim.batches[0])
         self._ended_problem: UnknownRef | None = None
@@ -209,6 +211,8 @@ class TurnValues:
         self._require_open()
         run_id = default_id(self.session_id, self.turn_id, len(self._starts)) if id is None else id
         wake_kind = TURN if self.claim is None else self.claim.batches[0].kind
+        if self.check_start is not None:
+            self.check_start(kind, version, args)
         self._starts.append(RunDraft(kind, args, run_id, version, due_at_ms, wake, recovery, wake_kind))
         return run_id
 

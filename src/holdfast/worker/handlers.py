@@ -97,6 +97,18 @@ class Handlers:
         """Return whether there is a handler of this run."""
         return (run.kind, run.version) in self._of_runs
 
+    def check_start(self, kind: str, version: str, args: Any) -> None:
+        """Raise InvalidRequest if there is a handler of such a run, and the arguments do not fit it."""
+        from holdfast import typed_values
+
+        handler = self._of_runs.get((kind, version))
+        if handler is not None:
+            documents = typed_values.documents_of(args)
+            try:
+                arguments_of(handler, None, args if documents is None else documents)
+            except holdfast.InvalidRequest as error:
+                raise holdfast.InvalidRequest("args", f"of a run of {kind!r} {error.problem}") from None
+
     def runs(self, lease_ms: int) -> dict[int, list[str | tuple[str, str]]]:
         """Return the kinds and versions of runs by the lifetime of their leases, given that of the worker's claims."""
         found: dict[int, list[str | tuple[str, str]]] = {}
@@ -360,25 +372,29 @@ def _whole(function: Handler, parameters: Sequence[Any], args: Any) -> _Whole | 
 def typed_arguments(
     function: Handler, positional: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments decoded into the types that the handler declares."""
+    """Return the arguments as values of the types that the handler declares. Raises `InvalidRequest` if one is none."""
     import inspect
 
-    names = list(inspect.signature(function).parameters)
-    try:
-        given = tuple(_typed(function, names[min(1, len(names) - 1)], value) for value in positional[1:])
-        return (positional[0], *given), {name: _typed(function, name, value) for name, value in named.items()}
-    except (TypeError, msgspec.ValidationError) as error:
-        raise holdfast.InvalidRequest(
-            "args", f"do not fit the types that {getattr(function, '__qualname__', function)} declares: {error}"
-        ) from None
+    parameters = inspect.signature(function).parameters
+    names = list(parameters)
+    given = tuple(_typed(function, parameters[names[min(1, len(names) - 1)]], value) for value in positional[1:])
+    return (positional[0], *given), {
+        name: _typed(function, parameters[name], value) if name in parameters else value
+        for name, value in named.items()
+    }
 
 
-def _typed(function: Handler, name: str, value: Any) -> Any:
+def _typed(function: Handler, parameter: Any, value: Any) -> Any:
     """Return the argument of a parameter as a value of its declared type."""
     from holdfast import typed_values
 
-    declared = typed_values.annotation(function, name)
-    return value if declared is None else typed_values.decoded(value, declared)
+    if value is None and parameter.default is None:
+        return value  # an `int = None`
+    try:
+        return typed_values.argument(function, parameter.name, value)
+    except (TypeError, msgspec.ValidationError) as error:
+        declares = f"do not fit the types that {getattr(function, '__qualname__', function)} declares"
+        raise holdfast.InvalidRequest("args", f"{declares}: {parameter.name}: {error}") from None
 
 
 def listed(kinds: Iterable[str]) -> str:

@@ -96,6 +96,7 @@ class Runs:
         journal = Journal(self._store, claim)
         run = Run(claim, self._store, journal, runner.persist)
         run.in_memory_ms, run.in_thread = self._in_memory_ms, self._in_thread
+        run.check_start = runner.handlers.check_start
         handler = runner.handlers.of_run(run.kind, run.version)
         with runner.holding(claim.lease, self._lease_ms, sent_s) as held:
             try:

@@ -56,6 +56,8 @@ class Run:
         self._store = store
         self.in_memory_ms = IN_MEMORY_MS
         self.in_thread: InThread = asyncio.to_thread
+        self.check_start: Callable[[str, str, Any], None] | None = None
+        """Refuses arguments that do not fit the handler of a run, if the worker has it."""
         self.wrap_branch: Callable[[Awaitable[Any]], Awaitable[Any]] = lambda branch: branch
         self.signals = Signals(self, store, journal, persist)
         self._children: list[str] = []
@@ -222,7 +224,10 @@ class Run:
         """
         self.steps.require_outside("run.continue_as_new")
         require_few(self.id, self._journal.signals, self.signals.gone())
-        raise Continued(typed_values.plain(args), version)
+        given = typed_values.plain(args)
+        if self.check_start is not None:
+            self.check_start(self.kind, version or self.version, given)
+        raise Continued(given, version)
 
     async def gather(self, *branches: Awaitable[Any]) -> list[Any]:
         """Run branches side by side. If some of them sleep, the run sleeps once no other branch can go on.
@@ -352,6 +357,8 @@ class Run:
         facts = {"kind": kind, "version": version, "args": hash_of(given)}
         # Recorded together with the start: a child that has ended since, and was pruned, is not started again.
         if self.steps.find(place, facts, call="run.start") is None:
+            if self.check_start is not None:
+                self.check_start(kind, version, given)
             self.steps.require_room(place)
             await self.steps.record_failures()
             step = {"value": child_id, **facts}

@@ -390,9 +390,9 @@ def _facts_of(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> di
 
     Those of a partial are arguments, and so are the fields of a frozen object that is called or whose method is.
     """
-    while isinstance(function, partial):
-        bound: Any = function
-        function, args, named = bound.func, (*bound.args, *args), {**bound.keywords, **named}
+    while issubclass(type(function), partial):
+        args, named = (*function.args, *args), {**function.keywords, **named}
+        function = function.func
     owner = getattr(function, "__self__", function)
     given = hash_of([args, named, owner]) if typed_values.is_frozen(owner) else None
     name = getattr(function, "__qualname__", type(function).__qualname__)

@@ -111,6 +111,7 @@ class Work:
         if not turn.replayed:
             given = turn if handler.is_async else holdfast.blocking.Turn(turn, cast("Any", OnLoop(runner.caller.loop)))
             turn.emitter.loop = runner.caller.loop
+            turn.check_start = runner.handlers.check_start
             watch = InterruptWatch(runner, turn, held)
             try:
                 try:
