@@ -137,7 +137,7 @@ def test_a_result_that_json_cannot_hold_fails_by_name(url: str, store: holdfast.
     worker.run(until_idle=True)
     outcome = process_of(store).outcome
     assert isinstance(outcome, Failed)
-    assert outcome.message.startswith("InvalidRequest: outcome")
+    assert "research: returned what cannot be stored: is not a JSON value" in outcome.message
 
 
 def test_a_worker_with_old_code_leaves_the_runs_of_a_new_version_alone(
@@ -476,6 +476,16 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "a name used twice": (lambda run: [run.step("x", int), run.step("x", int)], "was used before"),
     "a step in a step": (lambda run: run.step("outer", lambda: run.step("inner", int)), "inside of step 'outer'"),
     "a result that cannot be stored": (lambda run: run.step("x", object), "run.step('x'): returned what cannot"),
+    "a part of a result that cannot be stored": (
+        lambda run: run.step("x", lambda: {"at": [set()]}),
+        "run.step('x'): returned what cannot be stored: is not a JSON value: value at /at/0 is of type set",
+    ),
+    "an argument that cannot be stored": (lambda run: run.start("k", {"a": set()}), "args: is not a JSON value"),
+    "a report that cannot be stored": (lambda run: run.progress({1}), "run.progress: payload: is not a JSON value"),
+    "a run that cannot continue": (
+        lambda run: run.continue_as_new({"at": set()}),
+        "run.continue_as_new: args: is not a JSON value: value at /at is of type set",
+    ),
     "a blank name": (lambda run: run.step(" ", int), "needs a name"),
     "a name of our own": (lambda run: run.step("~sleep:1", int), "needs a name"),
     "no function": (lambda run: run.step("x", 7), "needs a function"),

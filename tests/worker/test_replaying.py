@@ -207,9 +207,35 @@ def test_what_cannot_be_replayed_is_refused_by_name(file_url: str) -> None:
             replay(store, worker, "o")
 
 
+def test_the_store_of_the_program_is_read_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is not there is not made, and a store in memory has no runs of others."""
+    module = type(sys)("replayed_app")
+    vars(module)["missing"] = worker_with(str(tmp_path / "missing.db"), usual)
+    vars(module)["optional"] = Worker(tmp_path / "missing.db", options=holdfast.SqliteOptions(busy_timeout_ms=7))
+    vars(module)["memory"] = worker_with("memory:", usual)
+    monkeypatch.setitem(sys.modules, "replayed_app", module)
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    for name, says in (
+        ("missing", "there is no file"),
+        ("optional", "there is no file"),
+        ("memory", "a store in memory ends with the command"),
+    ):
+        assert main(["runs", "replay", "r1", "--app", f"replayed_app:{name}"]) != 0
+        assert says in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url_by", ["option", "program"])
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_the_command_says_where_the_code_differs(
-    file_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+    file_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+    url_by: str,
 ) -> None:
     with holdfast.open_blocking(file_url) as store:
         record(file_url, store, blocking)
@@ -218,7 +244,9 @@ def test_the_command_says_where_the_code_differs(
     vars(module)["changed"] = worker_with(file_url, without_a_step)
     monkeypatch.setitem(sys.modules, "replayed_app", module)
     monkeypatch.chdir(tmp_path)
-    given = ["--url", file_url, *(["--json"] if form == "json" else [])]
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    named = ["--url", file_url] if url_by == "option" else []
+    given = [*named, *(["--json"] if form == "json" else [])]
     assert main(["runs", "replay", "r1", "--app", "replayed_app:worker", *given]) == 0
     same = capsys.readouterr().out
     assert main(["runs", "replay", "r1", "--app", "replayed_app:changed", *given]) == 1

@@ -34,6 +34,11 @@ class Call:
         self.options = options
         self.terminal = terminal
 
+    @property
+    def is_store_named(self) -> bool:
+        """True if an option or the environment names the store."""
+        return self.options.url is not None or bool(os.environ.get("HOLDFAST_URL"))
+
     def url(self) -> str:
         """Return the URL of the store."""
         url: str | None = self.options.url

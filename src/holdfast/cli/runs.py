@@ -9,6 +9,7 @@ from holdfast.cli.running import Call
 from holdfast.cli.terminal import gist, moment, shown
 
 if TYPE_CHECKING:
+    from holdfast import BlockingStore, Worker
     from holdfast.records.processes import RunWait
     from holdfast.worker.facts import ChildFacts
 
@@ -68,7 +69,7 @@ def replay(call: Call) -> int:
     from holdfast.worker.replaying import replay as replayed
 
     worker = worker_at(call.options.app)
-    with call.store() as store, shown_warnings(call.terminal):
+    with _store_of(call, worker) as store, shown_warnings(call.terminal):
         found = replayed(store, worker, call.options.run)
     if call.options.json:
         call.terminal.json({"ok": found.ok, **msgspec.structs.asdict(found)})
@@ -87,6 +88,19 @@ def replay(call: Call) -> int:
     if found.ok:
         call.terminal.line(("ok", "green"))
     return 0 if found.ok else 1
+
+
+def _store_of(call: Call, worker: Worker) -> BlockingStore:
+    """Open the store that the command names, or the one that the worker names."""
+    import msgspec
+
+    place = worker.own_place
+    if call.is_store_named or place is None:
+        return call.store()
+    url, options = place
+    usual = call.settings(url, migrate=False)  # refuses a store in memory
+    settings = usual if options is None else msgspec.structs.replace(options, migrate=False)
+    return call.open(url, settings, call.options.attachments)
 
 
 COMMANDS = (
@@ -113,6 +127,7 @@ COMMANDS = (
         ("holdfast runs replay research-1 --app app:worker", "holdfast runs replay research-1 --app app:worker --json"),
         "An object: `ok`, `run_id`, `handler`, `steps`, `stopped_at` (text or null), `differences` (`kind`:\n"
         "`conflict`, `not recorded`, `not asked for` or `other end`; `step`; `problem`).",
+        "The store is that of --url or HOLDFAST_URL, or else the one that the program names.\n"
         "Steps return what they recorded and are not called, and nothing is written. Code between steps runs.\n"
         "Exit code 1: the code differs from the record. Replay runs with changed code before you deploy it.",
     ),

@@ -255,9 +255,16 @@ class Runs:
                 not isinstance(outcome, holdfast.processes.Completed)
                 or error.limit != self._store.limits.document_bytes
             ):
-                raise
+                raise self._named(run, error) from error
             refs = await spill(self._store.artifacts, self._store.limits, run.claim.process, outcome.value)
             await self._complete(run, holdfast.processes.Completed(control={"spilled": refs}))
+
+    def _named(self, run: Run, error: holdfast.InvalidRequest) -> holdfast.InvalidRequest:
+        """Return the refusal of an outcome. That of a result names the handler that returned it."""
+        if error.field != "outcome.value":
+            return error
+        handler = self._runner.handlers.of_run(run.kind, run.version)
+        return holdfast.InvalidRequest(handler.name, f"returned what cannot be stored: {error.problem}")
 
     async def _complete(self, run: Run, outcome: holdfast.processes.ProcessOutcome) -> None:
         parent = parent_run(run.claim.process.provenance.caused_by)
@@ -292,6 +299,8 @@ class Runs:
         except holdfast.HoldfastError as error:
             if _is_of(error, run.id) or isinstance(error, holdfast.errors.ReplayConflict):
                 raise
+            if isinstance(error, holdfast.InvalidRequest) and error.field == "input.args":
+                error = holdfast.InvalidRequest("run.continue_as_new", f"args: {error.problem}", limit=error.limit)
             await self._fail(handler, run, error)
             return
         if has_ended:

@@ -435,7 +435,10 @@ class Run:
         if counted not in self._journal.sizes:
             self._journal.require_room("progress")
             await self.steps.record_failures()
-            await self.steps.write("progress is not reported", lambda: self._journal.report(payload, key))
+            try:
+                await self.steps.write("progress is not reported", lambda: self._journal.report(payload, key))
+            except holdfast.InvalidRequest as error:
+                raise holdfast.InvalidRequest("run.progress", f"payload: {error.problem}", limit=error.limit) from None
         self.steps.reach(counted)
 
 

@@ -161,6 +161,11 @@ class Service:
         return holdfast.open_blocking(self._place, options=self._options)
 
     @property
+    def own_place(self) -> tuple[str, holdfast.SqliteOptions | holdfast.PostgresOptions | None] | None:
+        """The URL and the options of the store, None if an open one was given."""
+        return None if isinstance(self._place, holdfast.Store) else (os.fspath(self._place), self._options)
+
+    @property
     def calls_running(self) -> int:
         """The number of calls that run now."""
         return len(self._running)

@@ -356,11 +356,24 @@ class StepCall:
         except (holdfast.InvalidRequest, TypeError, msgspec.MsgspecError) as error:
             helps = self._declared is None and typed_values.is_declarable(document)
             hint = ": declare the type that the function returns" if helps else ""
-            problem = f"returned what cannot be stored: {error}{hint}"
+            problem = f"returned what cannot be stored: {self._problem_of(document, error)}{hint}"
             refused = holdfast.InvalidRequest(f"run.step({self.name!r})", problem)
             self._note(refused, began_s)
             raise refused from error
         return await self.value()
+
+    def _problem_of(self, document: Any, error: Exception) -> str:
+        """Return the problem of a result in its own terms: it is a part of the event that was refused."""
+        # A store in memory, in which the result stands alone.
+        with holdfast.open_blocking("memory:", limits=self._steps.journal.limits) as store:
+            run = store.processes.start("any")
+            try:
+                store.processes.complete(run.id, holdfast.processes.Completed(document))
+            except holdfast.InvalidRequest as own:
+                return own.problem
+            except (TypeError, msgspec.MsgspecError):
+                pass
+        return str(error)
 
     async def value(self) -> Any:
         """Return the recorded result, as the type that the function declares."""

@@ -289,6 +289,11 @@ class Worker:
         """The number of calls that may run at once."""
         return self._service.concurrency
 
+    @property
+    def own_place(self) -> tuple[str, holdfast.SqliteOptions | holdfast.PostgresOptions | None] | None:
+        """The URL and the options of the worker's store, None if the worker was given an open store."""
+        return self._service.own_place
+
     def open_own_store(self) -> holdfast.BlockingStore | None:
         """Open the store of the worker for another thread, None if the worker was given an open store."""
         return self._service.open_own_store()
