@@ -26,6 +26,20 @@ VAST_FENCE = "UPDATE {schema}batches SET claim_fence = 9223372036854775807 WHERE
 VAST_COUNTER = COUNTER.replace("-5", str(2**63 - 1))
 VAST_LEASE = LEASE.replace("-5", str(2**63 - 1))
 
+# The ready row of a session, by the id of its batch. PostgreSQL does not read all of it.
+READY = "UPDATE {{schema}}ready SET {} WHERE session_key = (SELECT session_key FROM {{schema}}batches {})"
+OF_BATCH = "WHERE batch_id = '{id}'"
+DAMAGED_READY = [
+    READY.format(f"{column} = {number}", OF_BATCH)
+    for column in ("family", "served", "claimed_upto", "due_at_ms", "paused")
+    for number in (-5, 2**62)
+    if (column, number) != ("due_at_ms", 2**62)  # a possible time
+]
+DELETED = "UPDATE {schema}sessions SET deleted_at_ms = 5 WHERE session_id = 'bad'"
+NOT_TEXT = "UPDATE sessions SET session_id = CAST(x'ff' AS TEXT) WHERE session_id = 'bad'"
+OWNER_NOT_TEXT = "UPDATE processes SET lost_owner = CAST(x'ff' AS TEXT) WHERE process_id = '{id}'"
+NO_VERSION = "UPDATE {schema}processes SET run_version = NULL WHERE process_id = '{id}'"
+
 Damage = Callable[[str, str], None]
 
 
@@ -46,7 +60,7 @@ class World:
         try:
             claim = self.store.queue.claim_next(owner_id="worker", ttl_ms=TTL_MS)
         except holdfast.Corrupt as error:
-            return "-" if error.table == "batches" else error.table
+            return "-" if error.table in ("batches", "ready") else error.table
         return "" if claim is None else claim.session_id
 
     def claim_run(self) -> str:
@@ -101,6 +115,41 @@ def test_damaged_work_keeps_no_other_session_back(world: World, statement: str) 
     world.enqueue("three")
     world.clock.advance(TTL_MS)
     assert sorted(world.claim() for _ in range(4)) == ["-", "one", "three", "two"]
+
+
+@pytest.mark.parametrize("statement", [*DAMAGED_READY, DELETED])
+def test_a_damaged_session_keeps_no_other_session_back(world: World, statement: str) -> None:
+    bad = world.enqueue("bad", priority=5)
+    world.enqueue("one")
+    world.enqueue("two")
+    world.damage(statement, bad)
+    findings = world.store.maintenance.verify().findings
+    assert {finding.table for finding in findings} & {"ready", "sessions"}
+    assert {"one", "two"} <= {world.claim() for _ in range(4)} <= {"one", "two", "bad", "-", ""}
+    world.clock.advance(TTL_MS)
+    assert {"one", "two"} <= {world.claim() for _ in range(4)} <= {"one", "two", "bad", "-", ""}
+    with pytest.raises(holdfast.WaitTimeout):
+        world.store.queue.wait_next(timeout_ms=1)
+
+
+def test_a_name_that_is_not_text_keeps_no_other_back(tmp_path: Path) -> None:
+    with in_file(tmp_path) as world:
+        world.enqueue("bad", priority=5)
+        world.enqueue("one")
+        for number, name in enumerate(["bad", "one"]):
+            world.store.processes.start("research", id=name, due_at_ms=number)
+        world.damage(NOT_TEXT, "")
+        world.damage(OWNER_NOT_TEXT, "bad")
+        assert [world.claim() for _ in range(3)] == ["-", "one", ""]
+        assert [world.claim_run() for _ in range(3)] == ["-", "one", ""]
+
+
+def test_a_run_without_a_version_keeps_no_other_back(world: World) -> None:
+    for number, name in enumerate(["bad", "one"]):
+        world.store.processes.start("research", id=name, due_at_ms=number)
+    world.damage(NO_VERSION, "bad")
+    assert [world.claim_run() for _ in range(2)] == ["one", ""]
+    assert "processes" in {finding.table for finding in world.store.maintenance.verify().findings}
 
 
 def test_a_waiter_for_work_is_told_of_the_damage_by_its_claim(world: World) -> None:
@@ -166,10 +215,12 @@ def test_a_damaged_run_is_not_reported_before_it_is_due(world: World) -> None:
 def test_a_worker_passes_over_damaged_work_and_runs(tmp_path: Path) -> None:
     with in_file(tmp_path) as world:
         bad = world.enqueue("bad", priority=5)
+        world.enqueue("worse", priority=5)
         world.enqueue("one", payload="work")
         world.store.processes.start("research", ["bad"], id="bad", due_at_ms=0)
         world.store.processes.start("research", ["run"], id="one", due_at_ms=1)
         world.damage(PAYLOADS, bad)
+        world.damage(NOT_TEXT.replace("'bad'", "'worse'"), "")
         world.damage(BODY, "bad")
     done: list[str] = []
     worker = holdfast.Worker(str(tmp_path / "agents.db"))

@@ -7,11 +7,11 @@ import msgspec
 from holdfast import columns
 from holdfast.errors import Corrupt
 from holdfast.operations import queue, ready, settlement
+from holdfast.operations.writes import damage_of
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import ClaimNextParams
 from holdfast.records.common import Token
 from holdfast.records.queue import WorkClaim, WorkCompletion, WorkReceipt
-from holdfast.rows import ReadyRow
 from holdfast.rules import claims, leases, verdicts
 from holdfast.rules import ready as rules
 
@@ -60,7 +60,7 @@ async def _claim_in_turn(tx: Transaction, request: NextRequest) -> WorkClaim | C
     found = await _find(tx, request)
     if found is None:
         return None
-    row, asked = found
+    session_key, asked = found
     try:
         if not isinstance(asked, Corrupt):
             return await queue.claim(tx, asked)
@@ -69,11 +69,11 @@ async def _claim_in_turn(tx: Transaction, request: NextRequest) -> WorkClaim | C
         damage = error
     tables = tx.ready_tables
     assert tables is not None, "a database without ready tables claims by itself"
-    await ready.put_off(tables, row, leases.expiry(tx.now_ms, request.ttl_ms))
-    return damage
+    await tables.move_ready(session_key, rules.NOTHING, leases.expiry(tx.now_ms, request.ttl_ms))
+    return damage_of(damage, "ready", str(session_key))
 
 
-async def _find(tx: Transaction, request: NextRequest) -> tuple[ReadyRow, queue.ClaimRequest | Corrupt] | None:
+async def _find(tx: Transaction, request: NextRequest) -> tuple[int, queue.ClaimRequest | Corrupt] | None:
     """Return the next session that has such work, with the request for it, or with the error of damage in it.
 
     Corrects ready rows that promised too much.
@@ -84,23 +84,23 @@ async def _find(tx: Transaction, request: NextRequest) -> tuple[ReadyRow, queue.
     passed: list[int] = []
     while True:
         levels = rules.levels(exclusive=request.exclusive)
-        row = await tables.next_ready(levels, request.kinds, passed, tx.now_ms)
-        if row is None:
+        key = await tables.next_ready(levels, request.kinds, passed, tx.now_ms)
+        if key is None:
             return None
-        ids = await tx.session_ids([row.session_key])
-        session_id = ids.get(row.session_key, "")
         try:
+            row = await tables.find_ready(key)
+            session_id = (await tx.session_ids([key])).get(key, "")
             session = None if not session_id else await tx.find_session(session_id)
-            if session is not None and session.session_key == row.session_key:
+            if row is not None and session is not None and session.session_key == key and session.deleted_at_ms is None:
                 asked = _in_session(request, session_id)
                 found = await queue.claimable(tx, session, asked)
                 if found.rows:
-                    return row, asked
+                    return key, asked
                 if not found.is_refused:
-                    await ready.keep(tx, row.session_key, row.family, freed=True)
+                    await ready.keep(tx, key, row.family, freed=True)
         except Corrupt as damage:
-            return row, damage
-        passed.append(row.session_key)
+            return key, damage
+        passed.append(key)
 
 
 def _in_session(request: NextRequest, session_id: str) -> queue.ClaimRequest:

@@ -95,20 +95,17 @@ async def _put_right(tx: Transaction, tables: ReadyTables, before: ReadyRow, *, 
     await tables.save_ready(after)
 
 
-async def put_off(tables: ReadyTables, row: ReadyRow, until_ms: int) -> None:
-    """Offer nothing of a session until that time: its next work is damaged, and must not keep other sessions back."""
-    await tables.save_ready(msgspec.structs.replace(row, level=rules.NOTHING, due_at_ms=until_ms, waits_for=None))
-
-
 async def heed_time(tx: Transaction, tables: ReadyTables) -> None:
     """Update the rows that time alone may have changed."""
     while True:
         due = await tables.due_ready(tx.now_ms, DUE_AT_ONCE)
-        for row in due:
+        for key in due:
             try:
+                row = await tables.find_ready(key)
+                assert row is not None, "a row that was just found is there"
                 await _put_right(tx, tables, row)
             except Corrupt:
                 # Promise the work: the claim that meets the damage reports it.
-                await tables.save_ready(msgspec.structs.replace(row, level=rules.ANY, due_at_ms=None, waits_for=None))
+                await tables.move_ready(key, rules.ANY, None)
         if len(due) < DUE_AT_ONCE:
             return

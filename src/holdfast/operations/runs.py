@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.errors import Corrupt, UnknownProcess
 from holdfast.operations.topics import process_topic, tell_run
-from holdfast.operations.writes import expect_rows
+from holdfast.operations.writes import damage_of, expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import ClaimRunParams
 from holdfast.records.common import Token
@@ -68,7 +68,7 @@ async def _claim(tx: Transaction, request: NextRequest) -> RunClaim | Corrupt | 
     except Corrupt as error:
         damage = error
     await tx.put_off_run(process_id, leases.expiry(tx.now_ms, request.ttl_ms))
-    return damage
+    return damage_of(damage, "processes", process_id)
 
 
 async def _take(tx: Transaction, request: NextRequest, row: ProcessRow, before: LeaseRow | None) -> RunClaim:

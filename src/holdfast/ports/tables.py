@@ -241,7 +241,7 @@ class QueueTables(Protocol):
         ...
 
     async def offers_ready(self, levels: Sequence[int], kinds: Sequence[str] | None, now_ms: int) -> bool:
-        """Return True if `ReadyTables.next_ready` would return a row, None being any kind."""
+        """Return True if `ReadyTables.next_ready` would return a session, None being any kind."""
         ...
 
     async def next_ready_due_ms(self, now_ms: int) -> int | None:
@@ -264,6 +264,10 @@ class ReadyTables(SlotTables, Protocol):
         """Insert or overwrite."""
         ...
 
+    async def move_ready(self, session_key: int, level: int, due_at_ms: int | None) -> None:
+        """Set `level` and `due_at_ms`, and wait for no key. The row may be damaged."""
+        ...
+
     async def drop_ready(self, session_key: int) -> None:
         """Delete."""
         ...
@@ -281,8 +285,8 @@ class ReadyTables(SlotTables, Protocol):
 
     async def next_ready(
         self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int], now_ms: int
-    ) -> r.ReadyRow | None:
-        """Return the row of these levels and kinds with the highest priority, then the one served least recently.
+    ) -> int | None:
+        """Return the session of these levels and kinds with the highest priority, then the one served least recently.
 
         Sessions in `passed` are left out, and kinds that are paused or open later than now. Of sessions that wait for a
         key, the best of each of the 16 keys that have been open longest is a candidate, too.
@@ -293,8 +297,8 @@ class ReadyTables(SlotTables, Protocol):
         """Return the lease row of a resource, held or not."""
         ...
 
-    async def due_ready(self, now_ms: int, limit: int) -> list[r.ReadyRow]:
-        """Return rows with `due_at_ms <= now_ms`, by that time."""
+    async def due_ready(self, now_ms: int, limit: int) -> list[int]:
+        """Return the sessions of rows with `due_at_ms <= now_ms`, by that time."""
         ...
 
 

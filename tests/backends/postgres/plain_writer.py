@@ -168,6 +168,12 @@ class RuleReady:
         values = ", ".join(f"${place}" for place in range(1, 11))
         await self._fetch(f"INSERT INTO {{schema}}.ready ({READY}) VALUES ({values})", *msgspec.structs.astuple(row))
 
+    async def move_ready(self, session_key: int, level: int, due_at_ms: int | None) -> None:
+        statement = (
+            "UPDATE {schema}.ready SET level = $2, due_at_ms = $3, waits_for = NULL WHERE session_key = $1 RETURNING 1"
+        )
+        await self._fetch(statement, session_key, level, due_at_ms)
+
     async def drop_ready(self, session_key: int) -> None:
         await self._fetch("DELETE FROM {schema}.ready WHERE session_key = $1", session_key)
 
@@ -188,7 +194,7 @@ class RuleReady:
             front.append(one)
         return front
 
-    async def next_ready(self, levels: Any, kinds: Any, passed: Any, now_ms: int) -> r.ReadyRow | None:
+    async def next_ready(self, levels: Any, kinds: Any, passed: Any, now_ms: int) -> int | None:
         found = await self._fetch(f"SELECT {READY} FROM {{schema}}.ready")
         rows = [r.ReadyRow(*values) for values in found]
         closed = {
@@ -208,7 +214,8 @@ class RuleReady:
         waited_for = {(row.kind, row.waits_for) for row in left}
         open_keys = [tuple(place) for place in opened if tuple(place) in waited_for][:16]
         offers = [row for row in left if row.level in levels or (row.kind, row.waits_for) in open_keys]
-        return min(offers, key=lambda row: (-row.priority, row.served), default=None)
+        best = min(offers, key=lambda row: (-row.priority, row.served), default=None)
+        return None if best is None else best.session_key
 
     # Slots and waiting keys.
 
@@ -244,13 +251,13 @@ class RuleReady:
         else:
             await self._fetch("DELETE FROM {schema}.waiting_keys WHERE kind = $1 AND limit_key = $2", *place)
 
-    async def due_ready(self, now_ms: int, limit: int) -> list[r.ReadyRow]:
+    async def due_ready(self, now_ms: int, limit: int) -> list[int]:
         found = await self._fetch(
-            f"SELECT {READY} FROM {{schema}}.ready WHERE due_at_ms <= $1 ORDER BY due_at_ms, session_key LIMIT $2",
+            "SELECT session_key FROM {schema}.ready WHERE due_at_ms <= $1 ORDER BY due_at_ms, session_key LIMIT $2",
             now_ms,
             limit,
         )
-        return [r.ReadyRow(*values) for values in found]
+        return [key for (key,) in found]
 
 
 class RuleTransaction(NoFastPaths, PostgresTransaction):

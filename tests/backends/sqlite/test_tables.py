@@ -442,8 +442,8 @@ def test_ready_rows_come_by_priority_and_then_in_turn(store: Any) -> None:
 
     def order(levels: tuple[int, ...], kinds: list[str] | None) -> list[int]:
         passed: list[int] = []
-        while (row := store.ask("next_ready", levels, kinds, passed, 5)) is not None:
-            passed.append(row.session_key)
+        while (key := store.ask("next_ready", levels, kinds, passed, 5)) is not None:
+            passed.append(key)
         return passed
 
     assert order((1, 2), None) == [4, 3, 2, 1, 6]
@@ -451,8 +451,8 @@ def test_ready_rows_come_by_priority_and_then_in_turn(store: Any) -> None:
     assert order((1, 2), ["mail", "other"]) == [4]
     assert store.ask("offers_ready", (1,), ["mail"], 5) is False
     assert store.ask("offers_ready", (1, 2), ["mail"], 5) is True
-    assert [row.session_key for row in store.ask("due_ready", 9, 5)] == [5, 6]
-    assert [row.session_key for row in store.ask("due_ready", 8, 5)] == [5]
+    assert store.ask("due_ready", 9, 5) == [5, 6]
+    assert store.ask("due_ready", 8, 5) == [5]
     assert store.ask("next_ready_due_ms", 5) == 7
     store.call("save_ready", ready(5, level=2))
     assert store.ask("find_ready", 5) == ready(5)

@@ -93,6 +93,11 @@ class MemoryQueue(MemoryLeases, MemoryLimits):
     async def save_ready(self, row: r.ReadyRow) -> None:
         self.tables.ready.put(row.session_key, row)
 
+    async def move_ready(self, session_key: int, level: int, due_at_ms: int | None) -> None:
+        row = self.tables.ready.get(session_key)
+        assert row is not None
+        await self.save_ready(msgspec.structs.replace(row, level=level, due_at_ms=due_at_ms, waits_for=None))
+
     async def drop_ready(self, session_key: int) -> None:
         self.tables.ready.drop(session_key)
 
@@ -109,7 +114,7 @@ class MemoryQueue(MemoryLeases, MemoryLimits):
 
     async def next_ready(
         self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int], now_ms: int
-    ) -> r.ReadyRow | None:
+    ) -> int | None:
         open_keys = self._open_keys(kinds, passed, now_ms)
 
         def is_offered(row: r.ReadyRow) -> bool:
@@ -119,11 +124,12 @@ class MemoryQueue(MemoryLeases, MemoryLimits):
                 return (row.kind, row.waits_for) in open_keys
             return row.level in levels and not self._is_closed(row.kind, now_ms)
 
-        return min(self.tables.ready.scan(is_offered), key=lambda row: (-row.priority, row.served), default=None)
+        offers = sorted(self.tables.ready.scan(is_offered), key=lambda row: (-row.priority, row.served))
+        return offers[0].session_key if offers else None
 
-    async def due_ready(self, now_ms: int, limit: int) -> list[r.ReadyRow]:
+    async def due_ready(self, now_ms: int, limit: int) -> list[int]:
         due = self.tables.ready.scan(lambda row: row.due_at_ms is not None and row.due_at_ms <= now_ms)
-        return sorted(due, key=lambda row: (row.due_at_ms or 0, row.session_key))[:limit]
+        return [row.session_key for row in sorted(due, key=lambda row: (row.due_at_ms or 0, row.session_key))[:limit]]
 
     async def offers_ready(self, levels: Sequence[int], kinds: Sequence[str] | None, now_ms: int) -> bool:
         return await self.next_ready(levels, kinds, (), now_ms) is not None

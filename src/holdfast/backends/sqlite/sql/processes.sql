@@ -112,6 +112,7 @@ LIMIT :limit
 SELECT run_kind, run_version
 FROM processes
 WHERE claimable_at_ms IS NOT NULL
+    AND run_version IS NOT NULL
     AND (run_kind, run_version) > (?1, ?2)
 ORDER BY run_kind, run_version
 LIMIT 1

@@ -24,6 +24,14 @@ SET
     waits_for = excluded.waits_for,
     paused = excluded.paused
 
+-- name: move_ready
+UPDATE ready
+SET
+    level = ?2,
+    due_at_ms = ?3,
+    waits_for = NULL
+WHERE session_key = ?1
+
 -- name: drop_ready
 DELETE FROM ready
 WHERE session_key = ?1
@@ -79,7 +87,7 @@ LIMIT 1
 -- The last column says whether sessions wait for a key: their turn may be earlier.
 -- name: next_ready
 SELECT
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused,
+    session_key, priority, served,
     EXISTS (SELECT 1 FROM waiting_keys WHERE kind > '')
 FROM ready INDEXED BY ready_next
 WHERE level = ?1
@@ -98,8 +106,7 @@ LIMIT 1
 -- Returns the best session of each of the keys that have been open longest.
 -- name: next_waiting
 SELECT
-    ready.session_key, ready.family, ready.level, ready.kind, ready.priority, ready.served, ready.due_at_ms,
-    ready.claimed_upto, ready.waits_for, ready.paused
+    ready.session_key, ready.priority, ready.served
 FROM waiting_keys AS open_key INDEXED BY waiting_keys_open
 CROSS JOIN limits
     ON limits.kind = open_key.kind
@@ -122,8 +129,7 @@ ORDER BY open_key.opens_at_ms
 LIMIT 16
 
 -- name: due_ready
-SELECT
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
+SELECT session_key
 FROM ready INDEXED BY ready_due
 WHERE due_at_ms IS NOT NULL
     AND due_at_ms <= ?1

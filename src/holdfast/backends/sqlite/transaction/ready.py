@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast import rows as r
+from holdfast.backends.sqlite.budget import Values
 from holdfast.backends.sqlite.transaction.base import json_list
 from holdfast.backends.sqlite.transaction.limits import Limits
 from holdfast.backends.sqlite.transaction.queue import Queue
-from holdfast.table_catalog import fetched
 
 
 class Ready(Queue, Limits):
@@ -26,6 +26,9 @@ class Ready(Queue, Limits):
     async def save_ready(self, row: r.ReadyRow) -> None:
         self._store("save_ready", row)
 
+    async def move_ready(self, session_key: int, level: int, due_at_ms: int | None) -> None:
+        self._run("move_ready", (session_key, level, due_at_ms))
+
     async def drop_ready(self, session_key: int) -> None:
         self._run("drop_ready", (session_key,))
 
@@ -37,19 +40,16 @@ class Ready(Queue, Limits):
 
     async def next_ready(
         self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int], now_ms: int
-    ) -> r.ReadyRow | None:
+    ) -> int | None:
         left_out = json_list(passed)
-        offers: list[r.ReadyRow] = []
-        is_waited_for = False
+        offers: list[Values] = []
         for level in levels:
             for kind in self._kinds(level) if kinds is None else kinds:
-                for *values, waited_for in self._values("next_ready", (level, kind, left_out, now_ms)):
-                    offers.append(fetched(r.ReadyRow, tuple(values)))
-                    is_waited_for = is_waited_for or bool(waited_for)
-        if is_waited_for or not offers:
+                offers += self._numbers("next_ready", (level, kind, left_out, now_ms))
+        if not offers or any(is_waited_for for *_, is_waited_for in offers):
             wanted = None if kinds is None else json_list(kinds)
-            offers += self._all(r.ReadyRow, "next_waiting", (wanted, left_out, now_ms))
-        return min(offers, key=lambda row: (-row.priority, row.served), default=None)
+            offers += self._numbers("next_waiting", (wanted, left_out, now_ms))
+        return min(offers, key=lambda offer: (-offer[1], offer[2]))[0] if offers else None
 
     async def offers_ready(self, levels: Sequence[int], kinds: Sequence[str] | None, now_ms: int) -> bool:
         return await self.next_ready(levels, kinds, (), now_ms) is not None
@@ -61,8 +61,8 @@ class Ready(Queue, Limits):
             [(kind,)] = found
             yield kind
 
-    async def due_ready(self, now_ms: int, limit: int) -> list[r.ReadyRow]:
-        return self._all(r.ReadyRow, "due_ready", (now_ms, limit))
+    async def due_ready(self, now_ms: int, limit: int) -> list[int]:
+        return [key for (key,) in self._numbers("due_ready", (now_ms, limit))]
 
     async def next_ready_due_ms(self, now_ms: int) -> int | None:
         [(due_at_ms,)] = self._values("next_ready_due_ms", (now_ms,))
