@@ -45,6 +45,15 @@ class LimitState(msgspec.Struct, frozen=True):
     first_end_of_key_ms: int | None = None
 
 
+class RunLimit(msgspec.Struct, frozen=True):
+    """The limit of a kind of runs with the live claims of its runs, and when the first of them ends."""
+
+    kind: str
+    at_once: int
+    held: int = 0
+    first_end_ms: int | None = None
+
+
 for _kind in (LimitRow, SlotRow, WaitingKeyRow):
     # As in rows: built at import, by one thread.
     msgspec.json.Decoder(_kind)

@@ -479,7 +479,7 @@ def test_a_handler_over_its_time_limit_is_told_while_it_runs(
     assert f"runs longer than its 0.1 s {reason}: {work_id} waits" in caplog.text
 
 
-def test_limits_without_effect_and_limits_that_are_left_out_are_warned_of(
+def test_limits_that_are_left_out_are_warned_of(
     url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = Worker(url)
@@ -492,7 +492,7 @@ def test_limits_without_effect_and_limits_that_are_left_out_are_warned_of(
     worker.run(until_idle=True)
     assert [record.getMessage() for record in caplog.records if "limit" in record.getMessage()] == [
         "kind 'mail' keeps a stored limit that no handler here declares: see holdfast queue limits",
-        "kind 'research' is limited in the queue, which has no effect on its runs",
+        "kind 'research' keeps a stored limit that no handler here declares: see holdfast queue limits",
     ]
 
 
@@ -515,3 +515,31 @@ def test_a_store_that_no_other_program_reaches_is_warned_of(caplog: pytest.LogCa
     worker.job("mail")(lambda job: None)
     worker.run(until_idle=True)
     assert "the store 'memory:' is this worker's alone" in caplog.text
+
+
+def test_no_more_runs_of_a_kind_are_called_at_once_than_its_limit(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url, concurrency=8)
+    running, most = 0, 0
+
+    async def research(run: Any) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+
+    worker.process("research", at_once=2)(research)
+    worker.process("research", version="2", at_once=2)(research)
+    runs = [store.processes.start("research", version=str(1 + number % 2)) for number in range(8)]
+    worker.run(until_idle=True)
+    assert [run.result(timeout_ms=0) for run in runs] == [None] * 8
+    assert most == 2
+    assert [(one.kind, one.at_once) for one in store.queue.limits()] == [("research", 2)]
+
+
+def test_two_limits_of_one_kind_are_refused(url: str) -> None:
+    worker = Worker(url)
+    worker.process("research", at_once=2)(lambda run: 1)
+    with pytest.raises(holdfast.InvalidRequest, match=r"at_once: is 3, but .* says 2 for 'research'"):
+        worker.process("research", version="2", at_once=3)(lambda run: 1)
+    worker.process("research", version="3")(lambda run: 1)

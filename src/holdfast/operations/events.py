@@ -9,7 +9,7 @@ from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import ready, sessions
 from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.positions import stamped
-from holdfast.operations.topics import process_topic, tell_event, tell_run
+from holdfast.operations.topics import process_topic, tell_claim_ended, tell_event, tell_run
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import UNTIMED, EventParams, LeaseProof
 from holdfast.ports.verdicts import EventVerdict
@@ -148,6 +148,8 @@ def _appended(
             ready.tell(tx, wake.target.session_id)
     if answer.process is not None:
         tell_run(tx, answer.process)
+    if plan.outcome is not None:
+        tell_claim_ended(tx, before)
     process = answer.process or msgspec.structs.replace(
         before, event_count=answer.sequence, updated_at_ms=answer.now_ms
     )
@@ -177,6 +179,8 @@ async def append_new(
     tell_event(tx, row.process_id, intent.type)
     if after.due_at_ms != row.due_at_ms:
         tell_run(tx, after)
+    if plan.outcome is not None:
+        tell_claim_ended(tx, row)
     if wake is not None and batch is not None:
         await ready.keep(tx, batch.session_key, batch.family, freed=False)
         ready.tell(tx, wake.target.session_id)

@@ -13,6 +13,7 @@ from holdfast.records.limits import LARGEST_INTEGER
 from holdfast.records.workers import WorkerInfo
 from holdfast.rows import BatchRow, DeliveryRow, ProcessFilter, ProcessRow
 from holdfast.rules import explanations as rules
+from holdfast.rules import limits as limit_rules
 from holdfast.rules import process_explanations as process_causes
 from holdfast.rules import processes as process_rules
 from holdfast.rules import workers as worker_rules
@@ -105,7 +106,11 @@ async def _explain_process(tx: Transaction, row: ProcessRow, live: Sequence[Work
     retried_as = None if retry is None else retry.id
     limit = None if row.run_kind is None else await tx.find_limit(row.run_kind)
     is_paused = limit is not None and limit.paused > 0
-    facts = process_causes.ProcessFacts(row.process_id, tx.now_ms, process, lease, None, workers, retried_as, is_paused)
+    states = [] if limit is None or limit.at_once is None else await tx.run_limits([limit.kind], tx.now_ms)
+    full = next((state for state in states if limit_rules.full_kinds([state])[0]), None)
+    facts = process_causes.ProcessFacts(
+        row.process_id, tx.now_ms, process, lease, None, workers, retried_as, is_paused, full
+    )
     return process_causes.explain_process(facts)
 
 

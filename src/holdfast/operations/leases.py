@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.errors import AlreadyTerminal, LeaseLost, UnknownProcess
 from holdfast.operations import ready, runs, sessions
-from holdfast.operations.topics import process_topic, tell_run
+from holdfast.operations.topics import process_topic, tell_claim_ended, tell_run
 from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import LeaseParams
@@ -132,6 +132,7 @@ async def end_of_process(tx: Transaction, process_id: str, owner_id: str | None)
     if after != process:
         expect_rows(await tx.save_process(after), "processes", process_id)
         tell_run(tx, after)
+    tell_claim_ended(tx, process)
     tx.notify(process_topic(process_id))
     return rules.holder(before, OnProcess(process_id), tx.now_ms)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from holdfast.limit_rows import LimitRow, LimitState, SlotRow, WaitingKeyRow
 from holdfast.operations import ready, sessions
 from holdfast.operations.pages import page_of
-from holdfast.operations.topics import ANY_RUN
+from holdfast.operations.topics import ANY_RUN, ENDED_CLAIM
 from holdfast.ports import Transaction
 from holdfast.ports.limit_tables import SlotTables
 from holdfast.records.common import Page
@@ -85,6 +85,7 @@ async def _replace(tx: Transaction, before: LimitRow | None, after: LimitRow | N
         else:
             await tx.open_keys(named)
     tx.notify(ready.ANY_QUEUE)
+    tx.notify(ENDED_CLAIM)
     if before is not None and before.paused and (after is None or not after.paused):
         tx.notify(ANY_RUN)
 

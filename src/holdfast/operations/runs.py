@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import Corrupt, UnknownProcess
-from holdfast.operations.topics import process_topic, tell_run
+from holdfast.operations.topics import process_topic, tell_claim_ended, tell_run
 from holdfast.operations.writes import damage_of, expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import ClaimRunParams
@@ -13,7 +13,7 @@ from holdfast.records.common import Token
 from holdfast.records.leases import Lease, OnProcess
 from holdfast.records.processes import Process, RunClaim
 from holdfast.rows import LeaseRow, ProcessRow
-from holdfast.rules import leases, processes, verdicts
+from holdfast.rules import leases, limits, processes, verdicts
 from holdfast.rules import runs as rules
 
 
@@ -94,7 +94,8 @@ async def _find(tx: Transaction, request: NextRequest) -> tuple[str, ProcessRow 
 
     Corrects runs whose lease was renewed since a claim last looked.
     """
-    while (found := await tx.first_claimable(request.kinds)) is not None:
+    closed, _ = await _full_kinds(tx, request)
+    while (found := await tx.first_claimable(request.kinds, closed)) is not None:
         try:
             # Locks the rows before the clock is read.
             row = await tx.find_process(found[0])
@@ -111,12 +112,35 @@ async def _find(tx: Transaction, request: NextRequest) -> tuple[str, ProcessRow 
     return None
 
 
+async def _full_kinds(tx: Transaction, request: NextRequest) -> tuple[list[str], int | None]:
+    kinds = None if request.kinds is None else list(dict.fromkeys(kind for kind, _ in request.kinds))
+    return limits.full_kinds(await tx.run_limits(kinds, tx.now_ms))
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """The chance of a claim: if it would find a run now, and in how many milliseconds time alone may change that.
+
+    `is_full`: a kind is at its limit, so that the end of a claim may change that, too.
+    """
+
+    is_claimable: bool
+    due_in_ms: int | None
+    is_full: bool
+
+
+async def outlook(tx: Transaction, request: NextRequest) -> Outlook:
+    """Return whether a run seems claimable."""
+    closed, opens_at_ms = await _full_kinds(tx, request)
+    found = await tx.first_claimable(request.kinds, closed)
+    times_ms = [time_ms for time_ms in (None if found is None else found[1], opens_at_ms) if time_ms is not None]
+    due_in_ms = min(times_ms) - tx.now_ms if times_ms else None
+    return Outlook(found is not None and found[1] <= tx.now_ms, due_in_ms, bool(closed))
+
+
 async def is_offered(tx: Transaction, request: NextRequest) -> tuple[bool, int | None]:
     """Return whether a run seems claimable, and in how many milliseconds time alone may change that."""
-    found = await tx.first_claimable(request.kinds)
-    if found is None:
-        return False, None
-    return found[1] <= tx.now_ms, found[1] - tx.now_ms
+    seen = await outlook(tx, request)
+    return seen.is_claimable, seen.due_in_ms
 
 
 async def is_claimable(tx: Transaction, request: NextRequest) -> tuple[bool, int | None]:
@@ -175,4 +199,5 @@ async def _give_back(tx: Transaction, row: ProcessRow, lease: LeaseRow) -> Proce
     expect_rows(await tx.save_process(row), "processes", row.process_id)
     tx.notify(process_topic(row.process_id))
     tell_run(tx, row)
+    tell_claim_ended(tx, row)
     return processes.process_of(row)

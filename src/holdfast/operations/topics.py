@@ -8,6 +8,8 @@ from holdfast.rules.runs import CANCEL_REQUESTED
 
 ANY_RUN = "runs"
 """The topic of waiters for a claimable run."""
+ENDED_CLAIM = "runs:ended-claims"
+"""The topic of such waiters while a kind is at its limit: the end of a claim on any run is told, too."""
 
 
 def process_topic(process_id: str) -> str:
@@ -34,3 +36,10 @@ def tell_run(tx: Transaction, row: ProcessRow) -> None:
     """Wake the waiters for claimable runs if this process is one, now or at a later time."""
     if row.claimable_at_ms is not None:
         tx.notify(ANY_RUN)
+        tx.notify(ENDED_CLAIM)
+
+
+def tell_claim_ended(tx: Transaction, row: ProcessRow) -> None:
+    """Wake the waiters for a free place in a kind of runs, if this process was a run."""
+    if row.run_kind is not None:
+        tx.notify(ENDED_CLAIM)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast import rows as r
+from holdfast.limit_rows import RunLimit
 
 
 class ProcessTables(Protocol):
@@ -27,11 +28,17 @@ class ProcessTables(Protocol):
         """Return matching processes by id."""
         ...
 
-    async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
+    async def run_limits(self, kinds: Sequence[str] | None, now_ms: int) -> list[RunLimit]:
+        """Return the limits `at_once` of these kinds, None being all of runs, with the live leases of claimed runs."""
+        ...
+
+    async def first_claimable(
+        self, kinds: Sequence[tuple[str, str | None]] | None, closed: Sequence[str] = ()
+    ) -> tuple[str, int] | None:
         """Return (process id, `claimable_at_ms`) of the run with the least, by id among equals.
 
-        Of these kinds and versions; None is every version, or every kind. Leaves out kinds whose `LimitRow` is paused.
-        Reads an index, one entry for each version.
+        Of these kinds and versions; None is every version, or every kind. Leaves out kinds in `closed` and
+        those whose `LimitRow` is paused. Reads an index, one entry for each version.
         """
         ...
 

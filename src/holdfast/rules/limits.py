@@ -1,17 +1,18 @@
 """Limits on claims that live at once, for a kind of work and for each key of it; and the pause of a kind.
 
 A claim of a limited kind holds one slot until it is settled, given back or expired. The number of slots never exceeds
-what was declared when the last one was taken.
+what was declared when the last one was taken. A claim of a run has no slot: its lease is counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from holdfast.errors import InvalidRequest
-from holdfast.limit_rows import LimitRow, LimitState, SlotRow
+from holdfast.limit_rows import LimitRow, LimitState, RunLimit, SlotRow
 from holdfast.records.queue import KindLimit
 from holdfast.rows import BatchRow
 from holdfast.rules import checks
@@ -47,6 +48,13 @@ def admission(state: LimitState | None, limit_key: str | None) -> Admission:
     if limit_key is not None and limit.per_key is not None and state.used_by_key >= limit.per_key:
         return "full"
     return "open"
+
+
+def full_kinds(states: Iterable[RunLimit]) -> tuple[list[str], int | None]:
+    """Return the kinds of which no more runs may be claimed, and when time alone may change that for the first."""
+    full = [state for state in states if state.held >= state.at_once]
+    ends_ms = [state.first_end_ms for state in full if state.first_end_ms is not None]
+    return [state.kind for state in full], min(ends_ms, default=None)
 
 
 def looks_again_ms(state: LimitState, answer: Admission) -> int | None:

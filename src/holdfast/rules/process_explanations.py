@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.limit_rows import RunLimit
 from holdfast.records.explanations import Cause, Explanation
 from holdfast.records.processes import CHILD_ENDED, Abandoned, External, Failed, Process, Run, RunWait
 from holdfast.rows import DeliveryRow, LeaseRow
@@ -34,6 +35,8 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     retried_as: str | None = None
     kind_paused: bool = False
     """The kind of the run is paused: none is claimed."""
+    full: RunLimit | None = None
+    """The limit of the kind of the run, if it is reached."""
 
 
 def explain_process(facts: ProcessFacts) -> Explanation:
@@ -198,6 +201,16 @@ def _unclaimed_run(facts: ProcessFacts, process: Process, run: Run) -> Cause:
     if facts.kind_paused:
         problem = f"kind {run.kind!r} is paused: no run of it is claimed"
         return Cause("kind-paused", "stuck", problem, since_ms=since_ms, remedy=("queue", "resume", run.kind))
+    if facts.full is not None:
+        return Cause(
+            "limit-reached",
+            "waits",
+            f"kind {run.kind!r} has a limit of {facts.full.at_once} runs at once, and all are held",
+            since_ms=since_ms,
+            next="it is claimed when another run of the kind ends or sleeps",
+            next_at_ms=facts.full.first_end_ms,
+            remedy=("queue", "limit", run.kind),
+        )
     workers = facts.workers.handle(run.kind)
     if not any(run.version in one.versions.get(run.kind, (run.version,)) for one in workers):
         known = sorted({each for one in workers for each in one.versions[run.kind]})

@@ -20,8 +20,8 @@ class KindLimits:
 
         The limits are stored, hold for every worker, and are exact. The newest call wins: it replaces both limits.
         Claims that live already count and keep living, also if there are more than a new limit allows. Work without a
-        key counts for `at_once` only. At the limit, `claim` and `claim_next` find nothing. Runs are not work of the
-        queue: a limit has no effect on them, a pause has.
+        key counts for `at_once` only. At the limit, `claim` and `claim_next` find nothing. `at_once` holds for
+        runs of the kind, too: they count apart from its work while a worker holds them, and have no key.
 
         >>> store.queue.set_limit("send-mail", at_once=10, per_key=1).per_key
         1

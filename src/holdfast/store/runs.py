@@ -13,7 +13,7 @@ from holdfast.log import WARNING, log_event
 from holdfast.operations import processes as operations
 from holdfast.operations import retrying, runs
 from holdfast.operations.runs import NextRequest
-from holdfast.operations.topics import ANY_RUN
+from holdfast.operations.topics import ANY_RUN, ENDED_CLAIM
 from holdfast.ports import Transaction
 from holdfast.records.common import Document, Scope
 from holdfast.records.leases import Lease
@@ -174,13 +174,20 @@ class RunProcesses:
         async def offered(tx: Transaction) -> tuple[bool, int | None]:
             return await runs.is_offered(tx, request)
 
+        topic = [ANY_RUN]
+
         async def look() -> tuple[bool | None, int | None]:
-            found, due_in_ms = await self._context.backend.read(offered)
+            seen = await self._context.backend.read(lambda tx: runs.outlook(tx, request))
+            found, due_in_ms = seen.is_claimable, seen.due_in_ms
             if found:
                 found, due_in_ms = await self._context.backend.write(lambda tx: runs.is_claimable(tx, request))
+            if not found and seen.is_full and topic[0] != ENDED_CLAIM:
+                # The end of a claim makes room. Look again, now that such ends are watched, too.
+                topic[0] = ENDED_CLAIM
+                return None, 1
             return (True if found else None), due_in_ms
 
-        await self._context.wait_until(ANY_RUN, look, timeout_ms, "a claimable run", offered=offered)
+        await self._context.wait_until(lambda: topic[0], look, timeout_ms, "a claimable run", offered=offered)
 
     async def suspend(
         self,

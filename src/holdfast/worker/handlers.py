@@ -80,10 +80,21 @@ class Handlers:
         other = self._of_runs.get(key) if registered.shape == "process" else self._by_kind.get(registered.kind)
         if other is not None:
             raise holdfast.InvalidRequest("kind", f"{registered.kind!r} has a handler already: {other.name}")
+        self._require_same_limit(registered)
         if registered.shape == "process":
             self._of_runs[key] = registered
         else:
             self._by_kind[registered.kind] = registered
+
+    def _require_same_limit(self, registered: Registered) -> None:
+        """Refuse another limit of the same kind: only one is stored."""
+        for other in self._all():
+            if other.kind == registered.kind and len({other.at_once, registered.at_once, None}) > 2:
+                problem = f"is {registered.at_once}, but {other.name} says {other.at_once} for {other.kind!r}"
+                raise holdfast.InvalidRequest("at_once", f"{problem}: give both the same")
+
+    def _all(self) -> list[Registered]:
+        return [*self._by_kind.values(), *self._of_runs.values()]
 
     def of(self, kind: str) -> Registered:
         """Return the handler of a kind."""
@@ -140,18 +151,16 @@ class Handlers:
         return [one.kind for one in self._by_kind.values() if one.shape == shape]
 
     async def declare_limits(self, store: holdfast.Store) -> None:
-        """Store the limits of all kinds that have one. Warn of stored ones that are not declared or have no effect."""
-        declared = {one.kind for one in self._by_kind.values() if one.at_once is not None or one.per_key is not None}
-        for one in self._by_kind.values():
-            if one.kind in declared:
-                await store.queue.set_limit(one.kind, at_once=one.at_once, per_key=one.per_key)
+        """Store the limits of all kinds that have one. Warn of stored ones that are not declared."""
+        declared: dict[str, tuple[int | None, int | None]] = {}
+        for one in self._all():
+            if one.at_once is not None or one.per_key is not None:
+                at_once, per_key = declared.get(one.kind, (None, None))
+                declared[one.kind] = one.at_once or at_once, one.per_key or per_key
+        for kind, (at_once, per_key) in declared.items():
+            await store.queue.set_limit(kind, at_once=at_once, per_key=per_key)
         async for limit in holdfast.every(store.queue.limits):
-            if not _is_limited(limit):
-                continue
-            if limit.kind in self.all_kinds() and limit.kind not in self._by_kind:
-                message = "kind %(kind)r is limited in the queue, which has no effect on its runs"
-                log_event("worker", WARNING, message, kind=limit.kind)
-            elif limit.kind in self._by_kind and limit.kind not in declared:
+            if _is_limited(limit) and limit.kind in self.all_kinds() and limit.kind not in declared:
                 message = "kind %(kind)r keeps a stored limit that no handler here declares: see holdfast queue limits"
                 log_event("worker", WARNING, message, kind=limit.kind)
 

@@ -177,6 +177,7 @@ class Worker:
         timeout_s: float | None = None,
         recovery: holdfast.processes.Recovery = "rerunnable",
         signals: Mapping[str, Any] | Iterable[str] | None = None,
+        at_once: int | None = None,
     ) -> Callable[[F], F]:
         """Register the handler of a kind of runs: it is called with a `Run`, and its result completes the run.
 
@@ -189,6 +190,9 @@ class Worker:
 
         `signals` declares the signals that the handler takes, by name, or by name and type of the payload. From its
         first claim on, another signal to the run is refused with `UndeclaredSignal`. Without it, a run takes any.
+
+        `at_once` limits how many runs of the kind, of all its versions, are called over all workers, as with `job`. A
+        run that sleeps or waits for a signal does not count.
 
         >>> worker = holdfast.Worker("agent.db")
         >>> @worker.process("research")
@@ -204,7 +208,7 @@ class Worker:
         lease_ms = None
         if lease_s is not None:
             lease_ms = int(1000 * handlers.check_number("lease_s", lease_s, least=0.5, most=86_400))
-        kind_of = handlers.check_kind(kind, "process")
+        kind_of = handlers.check_kind(kind, "process", at_once)
         wanted = handlers.check_version(version)
         way = handlers.check_recovery(recovery)
         declared = handlers.check_signals(signals)
@@ -213,9 +217,10 @@ class Worker:
             limit_s = _limit_s(timeout_s)
             terms = handlers.check_retry(retry)
             self._service.require_idle()
-            self._handlers.add(
-                Registered(kind_of, "process", given, terms, limit_s, wanted, lease_ms, way, signals=declared)
+            made = Registered(
+                kind_of, "process", given, terms, limit_s, wanted, lease_ms, way, at_once, signals=declared
             )
+            self._handlers.add(made)
             return given
 
         return register

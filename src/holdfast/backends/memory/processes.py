@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.memory.queue import MemoryQueue
 from holdfast.backends.memory.tables import Tables, starting_with
+from holdfast.limit_rows import RunLimit
 from holdfast.schedule_rows import MatchRow
 
 
@@ -41,7 +43,20 @@ class MemoryProcesses(MemoryQueue):
         )
         return list(found)[: filter.limit]
 
-    async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
+    async def run_limits(self, kinds: Sequence[str] | None, now_ms: int) -> list[RunLimit]:
+        found: list[RunLimit] = []
+        for limit in self.tables.limits.scan(lambda row: kinds is None or row.kind in kinds):
+            if limit.at_once is None:
+                continue
+            claimed = self.tables.processes.scan(partial(_is_claimed, limit.kind))
+            leases = [self.tables.leases.get(("process", row.process_id)) for row in claimed]
+            ends_ms = [lease.expires_at_ms for lease in leases if lease is not None and lease.is_live(now_ms)]
+            found.append(RunLimit(limit.kind, limit.at_once, len(ends_ms), min(ends_ms, default=None)))
+        return found
+
+    async def first_claimable(
+        self, kinds: Sequence[tuple[str, str | None]] | None, closed: Sequence[str] = ()
+    ) -> tuple[str, int] | None:
         wanted = None if kinds is None else set(kinds)
         paused = {row.kind for row in self.tables.limits.scan(lambda row: row.paused > 0)}
         found = (
@@ -50,6 +65,7 @@ class MemoryProcesses(MemoryQueue):
             if row.claimable_at_ms is not None
             and row.run_kind is not None
             and row.run_kind not in paused
+            and row.run_kind not in closed
             and (wanted is None or not wanted.isdisjoint([(row.run_kind, None), (row.run_kind, row.run_version)]))
         )
         first = min(found, default=None)
@@ -312,3 +328,7 @@ class MemoryTriggers:
             for occurrence_id in ids:
                 self.tables.occurrences.drop(occurrence_id)
         return len(old), len(deliveries)
+
+
+def _is_claimed(kind: str, row: r.ProcessRow) -> bool:
+    return row.run_kind == kind and row.claim_fence > 0

@@ -3,11 +3,16 @@
 --
 -- A run's claimable_at_ms is its due time or, while it is claimed, the end that its lease had when a claim last looked.
 -- A renewal does not touch it: a claim that finds a live lease moves it, once for each term of the lease.
+--
+-- Claims of a kind with the limit at_once exclude each other by the lock of its slots, which is taken before any row. They
+-- count the live leases of runs that were claimed (claim_fence > 0), so that the end of a claim has nothing to free.
 
 -- Returns the run that can be claimed first, of these kinds and versions and not among p_passed. A NULL version is every
--- version, NULL kinds are all; a paused kind is left out. Each version costs two index lookups, however many runs there
--- are.
-CREATE OR REPLACE FUNCTION {schema}.first_claimable_v1(p_kinds text[], p_versions text[], p_passed text[])
+-- version, NULL kinds are all; a paused kind is left out, and those in p_closed. Each version costs two index lookups,
+-- however many runs there are.
+CREATE OR REPLACE FUNCTION {schema}.first_claimable_v1(
+    p_kinds text[], p_versions text[], p_passed text[], p_closed text[]
+)
 RETURNS TABLE (process_id text, claimable_at_ms bigint)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -54,7 +59,7 @@ BEGIN
         END LOOP;
     END LOOP;
     FOR v_place IN 1..cardinality(v_kinds) LOOP
-        CONTINUE WHEN EXISTS (
+        CONTINUE WHEN v_kinds[v_place] = ANY(p_closed) OR EXISTS (
             SELECT
             FROM {schema}.limits AS declared
             WHERE declared.kind = v_kinds[v_place]
@@ -80,6 +85,51 @@ BEGIN
     IF process_id IS NOT NULL THEN
         RETURN NEXT;
     END IF;
+END;
+$$;
+
+-- Returns whether one more run of a kind may be claimed (rules.limits.full_kinds). With p_locks, the caller has locked the
+-- slots of the kind: an expired lease counts unless this locks it, because a renewal may be about to extend it.
+CREATE OR REPLACE FUNCTION {schema}.admits_run_v1(p_kind text, p_at_once bigint, p_given_ms bigint, p_locks boolean)
+RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now_ms bigint := {schema}.now_ms_v1(p_given_ms);
+    v_lost text[] := '{}';
+BEGIN
+    IF p_locks THEN
+        v_lost := ARRAY(
+            SELECT held.resource
+            FROM {schema}.leases AS held
+            WHERE held.kind = 'process'
+                AND held.resource = ANY(ARRAY(
+                    SELECT run.process_id
+                    FROM {schema}.processes AS run
+                    WHERE run.run_kind = p_kind
+                        AND run.claim_fence > 0
+                ))
+                AND held.token_hash IS NOT NULL
+                AND held.expires_at_ms <= v_now_ms
+            FOR UPDATE SKIP LOCKED
+        );
+    END IF;
+    RETURN (
+        SELECT count(*)
+        FROM {schema}.processes AS run
+        JOIN {schema}.leases AS held
+            ON held.kind = 'process'
+                AND held.resource = run.process_id
+                AND held.token_hash IS NOT NULL
+        WHERE run.run_kind = p_kind
+            AND run.claim_fence > 0
+            AND CASE WHEN p_locks THEN held.resource <> ALL(v_lost) ELSE held.expires_at_ms > v_now_ms END
+    ) < p_at_once;
 END;
 $$;
 
@@ -109,6 +159,11 @@ DECLARE
     v_lost text;
     v_counts boolean;
     v_fence bigint;
+    v_kind text;
+    v_at_once bigint;
+    v_closed text[] := '{}';
+    v_open text[] := '{}';
+    v_waits_for_slots boolean := false;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         verdict := 'isolation';
@@ -134,10 +189,13 @@ BEGIN
     LOOP
         v_now_ms := {schema}.now_ms_v1(p_given_ms);
         SELECT first.process_id, first.claimable_at_ms INTO v_next
-        FROM {schema}.first_claimable_v1(p_kinds, p_versions, v_busy) AS first;
+        FROM {schema}.first_claimable_v1(p_kinds, p_versions, v_busy, v_closed) AS first;
         IF NOT FOUND OR v_next.claimable_at_ms > v_now_ms THEN
-            IF cardinality(v_busy) = 0 OR p_patience = 0 OR (p_patience = 1 AND v_holds_lock) THEN
-                verdict := CASE WHEN cardinality(v_busy) = 0 THEN 'none' ELSE 'busy' END;
+            IF
+                cardinality(v_busy) = 0 OR p_patience = 0 OR (p_patience = 1 AND v_holds_lock)
+                OR cardinality(v_open) > 0
+            THEN
+                verdict := CASE WHEN cardinality(v_busy) = 0 AND NOT v_waits_for_slots THEN 'none' ELSE 'busy' END;
                 RETURN NEXT;
                 RETURN;
             END IF;
@@ -149,6 +207,32 @@ BEGIN
             v_holds_lock := true;
             v_busy := v_busy[2:];
             CONTINUE;
+        END IF;
+        SELECT run.run_kind, declared.at_once INTO v_kind, v_at_once
+        FROM {schema}.processes AS run
+        LEFT JOIN {schema}.limits AS declared
+            ON declared.kind = run.run_kind
+        WHERE run.process_id = v_next.process_id;
+        IF v_at_once IS NOT NULL AND v_kind <> ALL(v_open) THEN
+            IF NOT {schema}.admits_run_v1(v_kind, v_at_once, p_given_ms, false) THEN
+                v_closed := v_closed || v_kind;
+                CONTINUE;
+            END IF;
+            IF p_token_hash IS NOT NULL THEN
+                -- A transaction that holds locks does not wait for those who count.
+                IF NOT {schema}.lock_slots_v1(v_kind, '', p_patience > 0 AND NOT v_holds_lock) THEN
+                    v_waits_for_slots := true;
+                    v_closed := v_closed || v_kind;
+                    CONTINUE;
+                END IF;
+                v_holds_lock := true;
+                v_open := v_open || v_kind;
+                IF NOT {schema}.admits_run_v1(v_kind, v_at_once, p_given_ms, true) THEN
+                    v_closed := v_closed || v_kind;
+                END IF;
+                -- Another transaction may have claimed the run before the lock was taken: look again.
+                CONTINUE;
+            END IF;
         END IF;
         SELECT run.claimable_at_ms, run.recovery, run.lost_owner INTO v_run
         FROM {schema}.processes AS run

@@ -318,6 +318,7 @@ CREATE INDEX processes_wake ON {schema}.processes (wake_session_id) WHERE wake_s
 CREATE INDEX processes_ended ON {schema}.processes (ended_at_ms, process_id) WHERE ended_at_ms IS NOT NULL;
 CREATE INDEX processes_claimable ON {schema}.processes (run_kind, run_version, claimable_at_ms, process_id)
 WHERE claimable_at_ms IS NOT NULL;
+CREATE INDEX processes_claimed ON {schema}.processes (run_kind) WHERE claim_fence > 0;
 ALTER TABLE {schema}.processes ADD PRIMARY KEY (process_id);
 
 CREATE TABLE {schema}.events (

@@ -283,6 +283,7 @@ CREATE INDEX processes_wake ON processes (wake_session_id) WHERE wake_session_id
 CREATE INDEX processes_ended ON processes (updated_at_ms, process_id) WHERE status <> 'running';
 CREATE INDEX processes_claimable ON processes (run_kind, run_version, claimable_at_ms, process_id)
 WHERE claimable_at_ms IS NOT NULL;
+CREATE INDEX processes_claimed ON processes (run_kind) WHERE claim_fence > 0;
 
 CREATE TABLE events (
     process_id TEXT NOT NULL,

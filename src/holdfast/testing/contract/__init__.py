@@ -47,6 +47,7 @@ from holdfast.testing.contract.races import RaceContract
 from holdfast.testing.contract.readings import ReadingContract
 from holdfast.testing.contract.retries import RetryContract
 from holdfast.testing.contract.run_claims import RunClaimContract
+from holdfast.testing.contract.run_limits import RunLimitContract
 from holdfast.testing.contract.run_waits import RunWaitContract
 from holdfast.testing.contract.runs import RunContract
 from holdfast.testing.contract.schedules import ScheduleContract
@@ -116,6 +117,7 @@ __all__ = [
     "RetryContract",
     "RunClaimContract",
     "RunContract",
+    "RunLimitContract",
     "RunWaitContract",
     "ScheduleContract",
     "SecondProcessContract",

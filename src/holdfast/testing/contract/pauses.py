@@ -161,8 +161,8 @@ class PauseContract(Contract):
         assert store.queue.resume("research")
         assert claimed_ids(store) == ["r1", "r2"]
 
-    def test_a_limit_of_a_kind_holds_no_run_back(self, store: BlockingStore) -> None:
-        store.queue.set_limit("research", at_once=1)
+    def test_a_limit_of_a_kind_and_its_pause_hold_runs_back_apart(self, store: BlockingStore) -> None:
+        store.queue.set_limit("research", at_once=2)
         start(store, "r1")
         start(store, "r2")
         assert claimed_ids(store) == ["r1", "r2"]

@@ -210,6 +210,22 @@ WHERE claimable_at_ms <= $1::bigint
 ORDER BY claimable_at_ms, process_id
 LIMIT 1
 
+-- name: run_limits
+SELECT
+    declared.kind, declared.at_once, count(lease.resource), min(lease.expires_at_ms)
+FROM {schema}.limits AS declared
+LEFT JOIN {schema}.processes AS run
+    ON run.run_kind = declared.kind
+        AND run.claim_fence > 0
+LEFT JOIN {schema}.leases AS lease
+    ON lease.kind = 'process'
+        AND lease.resource = run.process_id
+        AND lease.token_hash IS NOT NULL
+        AND lease.expires_at_ms > $2::bigint
+WHERE declared.at_once IS NOT NULL
+    AND ($1::text[] IS NULL OR declared.kind = ANY($1::text[]))
+GROUP BY declared.kind, declared.at_once
+
 -- name: put_off_run
 UPDATE {schema}.processes
 SET claimable_at_ms = $2::bigint

@@ -3,7 +3,7 @@
 -- name: first_claimable
 SELECT
     process_id, claimable_at_ms
-FROM {schema}.first_claimable_v1($1::text[], $2::text[], ARRAY[]::text[])
+FROM {schema}.first_claimable_v1($1::text[], $2::text[], ARRAY[]::text[], $3::text[])
 
 -- name: claim_run
 SELECT

@@ -11,6 +11,7 @@ from holdfast import rows as r
 from holdfast.backends.postgres.transaction.leases import PROCESS_LEASE
 from holdfast.backends.postgres.transaction.queue import Queue
 from holdfast.backends.postgres.transaction.run_functions import kinds_of
+from holdfast.limit_rows import RunLimit
 
 
 class Processes(Queue):
@@ -50,8 +51,16 @@ class Processes(Queue):
             return await self._all(r.ProcessRow, "list_processes_of_status", *bindings[:4], columns.PAGE_BYTES)
         return await self._all(r.ProcessRow, "list_processes", *bindings[:3], columns.PAGE_BYTES)
 
-    async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
-        found = await self._values("first_claimable", *kinds_of(kinds))
+    async def run_limits(self, kinds: Sequence[str] | None, now_ms: int) -> list[RunLimit]:
+        if self._by_family:
+            return []  # no limits can be declared there
+        wanted = None if kinds is None else list(kinds)
+        return [RunLimit(*values) for values in await self._values("run_limits", wanted, now_ms)]
+
+    async def first_claimable(
+        self, kinds: Sequence[tuple[str, str | None]] | None, closed: Sequence[str] = ()
+    ) -> tuple[str, int] | None:
+        found = await self._values("first_claimable", *kinds_of(kinds), list(closed))
         return None if not found else (found[0][0], found[0][1])
 
     async def oldest_due_run(self, now_ms: int) -> tuple[str, int] | None:

@@ -136,6 +136,23 @@ WHERE claimable_at_ms IS NOT NULL
 ORDER BY claimable_at_ms, process_id
 LIMIT 1
 
+-- name: run_limits
+SELECT
+    declared.kind, declared.at_once, count(lease.resource), min(lease.expires_at_ms)
+FROM json_each(?1)
+CROSS JOIN limits AS declared
+    ON declared.kind = json_each.value
+LEFT JOIN processes AS run INDEXED BY processes_claimed
+    ON run.run_kind = declared.kind
+        AND run.claim_fence > 0
+LEFT JOIN leases AS lease
+    ON lease.kind = 'process'
+        AND lease.resource = run.process_id
+        AND lease.token_hash IS NOT NULL
+        AND lease.expires_at_ms > ?2
+WHERE declared.at_once IS NOT NULL
+GROUP BY declared.kind
+
 -- name: put_off_run
 UPDATE processes
 SET claimable_at_ms = ?2

@@ -10,6 +10,7 @@ from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import json_list
 from holdfast.backends.sqlite.transaction.leases import PROCESS_LEASE
 from holdfast.backends.sqlite.transaction.queue import Queue
+from holdfast.limit_rows import RunLimit
 
 
 class Processes(Queue):
@@ -43,10 +44,17 @@ class Processes(Queue):
             name = "list_processes"
         return self._page(r.ProcessRow, name, bindings)
 
-    async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
+    async def run_limits(self, kinds: Sequence[str] | None, now_ms: int) -> list[RunLimit]:
+        wanted = dict.fromkeys(kind for kind, _ in self._run_versions(None)) if kinds is None else kinds
+        return [RunLimit(*values) for values in self._values("run_limits", (json_list(list(wanted)), now_ms))]
+
+    async def first_claimable(
+        self, kinds: Sequence[tuple[str, str | None]] | None, closed: Sequence[str] = ()
+    ) -> tuple[str, int] | None:
         found = [
             (at_ms, process_id)
             for place in self._run_versions(kinds)
+            if place[0] not in closed
             for process_id, at_ms in self._values("first_claimable", place)
         ]
         return None if not found else min(found)[::-1]
