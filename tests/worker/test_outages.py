@@ -194,6 +194,55 @@ def test_an_outage_longer_than_the_claim_makes_no_dead_letter(tmp_path: Path, sh
     assert len(calls) == 2
 
 
+def test_an_outage_that_one_of_several_workers_meets_makes_no_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder cannot renew its claim. Another worker takes its only attempt for one that killed the holder."""
+    url = f"sqlite:{tmp_path / 'agent.db'}"
+    calls: list[str] = []
+
+    async def main() -> Any:
+        async with holdfast.open(url) as store:
+            cut_off, other = Worker(store, lease_s=0.5), Worker(url)
+            is_cut = True
+
+            @cut_off.job("mail", retry=Retry(1))
+            async def send(job: Job) -> None:
+                calls.append("cut off")
+                if len(calls) == 1:
+                    await asyncio.sleep(WAIT_S)
+
+            @other.job("mail", retry=Retry(1))
+            async def send_elsewhere(job: Job) -> None:
+                calls.append("elsewhere")
+
+            def unless_cut(call: Callable[..., Awaitable[Any]]) -> Any:
+                async def made(*args: Any, **options: Any) -> Any:
+                    if is_cut and calls:
+                        raise holdfast.Unavailable("the database is away", outcome="not_applied")
+                    return await call(*args, **options)
+
+                return made
+
+            for facet, name in ((store.workers, "heartbeat"), (store.queue, "claim_next"), (store.queue, "abandon")):
+                monkeypatch.setattr(facet, name, unless_cut(getattr(facet, name)))
+            batch = await store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="mail"))
+            serving = asyncio.create_task(cut_off.serve())
+            while not cut_off.tally.lost:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(other.run, until_idle=True)
+            lost = await store.queue.wait_settled("post", batch.batch_id, timeout_ms=1000 * WAIT_S)
+            is_cut = False
+            while (found := await store.queue.get("post", batch.batch_id)) is None or found.state != "completed":
+                await asyncio.sleep(0.01)
+            cut_off.stop()
+            await serving
+            return lost.state, len(await store.queue.dead_letters())
+
+    assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == ("dead", 0)
+    assert calls == ["cut off", "cut off"]
+
+
 def test_a_claim_whose_answer_is_lost_makes_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> Any:
         async with holdfast.open("memory:") as store:

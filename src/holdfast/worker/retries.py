@@ -16,6 +16,10 @@ LONGEST_HOLD_MS = 300_000
 """Longest delay between two tries of such a run: the right code may be deployed at any time."""
 
 
+NOT_SURVIVED = "no worker survived"
+"""Beginning of the error of work that lost its workers at every attempt."""
+
+
 class GiveUp(Exception):
     """Raise it in a handler for work that no retry can help: it becomes a dead letter at once."""
 
@@ -75,10 +79,11 @@ def require_attempt(retry: Retry, attempt: int, *, after_outage: bool) -> None:
     """Raise `GiveUp` for claimed work that lost its workers at every attempt.
 
     Not after an outage: a claim that ended in it was not lost by the death of a worker. The work gets one call more.
-    Workers that start later have met no outage, so that work which kills every worker still comes to its end.
+    Workers that start later have met no outage, so that work which kills every worker still comes to its end. An outage
+    that only the holder met is not known here: the holder takes the work off the dead letters when it is back.
     """
     if attempt > retry.attempts and not after_outage:
-        raise GiveUp(f"no worker survived its {retry.attempts} attempts")
+        raise GiveUp(f"{NOT_SURVIVED} its {retry.attempts} attempts")
 
 
 def hold_delay_ms(held_for_ms: int, *, chance: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -12,6 +13,8 @@ from holdfast.log import INFO, WARNING, log_event
 from holdfast.worker.calls import THREAD_GRACE_S, Caller
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.keeper import Held, Keeper
+from holdfast.worker.outages import LATE_S
+from holdfast.worker.retries import NOT_SURVIVED
 from holdfast.worker.tally import Tally
 
 T = TypeVar("T")
@@ -50,8 +53,11 @@ class Runner:
         self._stopping = stopping
         self._keeper = keeper
         self.outages = keeper.outages
-        self._lost: list[holdfast.WorkClaim] = []
-        """Claims that ended in an outage and are to be given back, so that they use up no attempt."""
+        self._lost: dict[str, tuple[holdfast.WorkClaim, float]] = {}
+        """Claims that ended in an outage and are to be given back, so that they use up no attempt, each with a time.
+
+        Until then, another worker may have such work, and may take it for work that kills its workers.
+        """
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a slot's work as a task."""
@@ -137,20 +143,35 @@ class Runner:
     def remember_lost(self, held: Held) -> None:
         """Give a lost claim on work back before the next claim, if an outage explains its loss."""
         if isinstance(held.claim, holdfast.WorkClaim) and self.outages.explain_loss(held.ttl_ms):
-            self._lost.append(held.claim)
+            self._lost[held.claim.claim_id] = held.claim, time.monotonic() + held.ttl_ms / 1000 + LATE_S
 
     async def give_back_lost(self) -> None:
-        """Give back the claims that ended in an outage. Of one that another worker has by now, nothing is changed."""
-        while self._lost:
-            claim = self._lost[0]
+        """Give back the claims that ended in an outage. Of one that another worker has by now, nothing is changed.
+
+        Work that another worker gave up meanwhile, because it seemed to have killed this worker, is put back.
+        """
+        for claim, until_s in list(self._lost.values()):
             try:
-                await self.store.queue.abandon(claim)
+                is_over = await self._give_back_lost(claim) or time.monotonic() > until_s
             except holdfast.Unavailable:
                 raise
             except holdfast.HoldfastError as error:
                 _log_kept(error)
-            if claim in self._lost:
-                self._lost.remove(claim)
+                is_over = True
+            if is_over:
+                self._lost.pop(claim.claim_id, None)
+
+    async def _give_back_lost(self, claim: holdfast.WorkClaim) -> bool:
+        """Return whether nothing is left to do for a lost claim."""
+        queue = self.store.queue
+        if await queue.abandon(claim):
+            return True
+        stored = [await queue.get(claim.session_id, batch.batch_id) for batch in claim.batches]
+        for batch in stored:
+            if batch is not None and batch.state == "dead" and NOT_SURVIVED in (batch.last_error or ""):
+                log_event("worker", INFO, "work that was lost in an outage is taken off the dead letters")
+                await queue.retry(batch.session_id, batch.batch_id)
+        return all(batch is None or batch.settled_at_ms is not None for batch in stored)
 
     async def give_back(self, call: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Give back what a call of this worker held. Wait for the end of an outage, but not for long."""

@@ -207,10 +207,15 @@ class Service:
             threads.close()
 
     async def _watch(self, runner: Runner) -> None:
-        """Stop handlers whose claims may have expired. The keeper's thread may hang in a renewal."""
+        """Stop handlers whose claims may have expired, and give those back that ended in an outage.
+
+        The keeper's thread may hang in a renewal.
+        """
         while True:
             await asyncio.sleep(self._lease_ms / 1000 / 10)
             runner.give_up_overdue()
+            with suppress(holdfast.Unavailable):
+                await runner.give_back_lost()
 
 
 @contextmanager
