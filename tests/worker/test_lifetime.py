@@ -258,6 +258,26 @@ def test_the_command_shows_failures_warnings_and_counts(tmp_path: Path) -> None:
     assert any(line.startswith("warning: kind 'fax' has 1 ready") for line in lines)
 
 
+def test_the_command_does_not_say_that_it_runs_before_its_store_is_open(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP.replace('"agent.db"', '"postgresql://127.0.0.1:1/agents"'))
+    ended = command(tmp_path, "app:worker")
+    assert ended.returncode == 3
+    assert "is running" not in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+
+
+def test_a_listener_hears_of_each_start_once_the_worker_is_listed(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    worker.job("mail")(lambda job: None)
+    listed: list[int] = []
+    worker.on_start(lambda: listed.append(len(store.workers.list())))
+    for _ in range(2):
+        worker.run(until_idle=True)
+    assert listed == [1, 1]
+    with pytest.raises(holdfast.InvalidRequest, match="listener"):
+        worker.on_start(7)  # type: ignore[type-var]
+
+
 @pytest.mark.parametrize(
     ("place", "content", "says"),
     [

@@ -29,7 +29,9 @@ def worker(call: Call) -> int:
         return reloading.run(call.options.worker, call.terminal.note)
     found = worker_at(call.options.worker)
     found.on_failure(lambda failure: call.terminal.note(f"{shown(str(failure))}\n{failure.trace()}"))
-    call.terminal.note(f"{found!r} is running; Ctrl-C or SIGTERM lets running calls finish")
+    found.on_start(
+        lambda: call.terminal.note(f"{found!r} is running; Ctrl-C or SIGTERM lets running calls finish"),
+    )
     with shown_warnings(call.terminal), _metrics(call, found):
         try:
             found.run(until_idle=call.options.until_idle)

@@ -55,6 +55,8 @@ class Service:
         self.concurrency = concurrency
         self.observe: holdfast.observers.Observer | Sequence[holdfast.observers.Observer] | None = None
         """The observers of the store that is opened here."""
+        self.starters: list[Callable[[], object]] = []
+        """Called once the store is open and work is about to be claimed."""
         self._running: set[asyncio.Task[None]] = set()
         self._lease_ms = lease_ms
         self._grace_s = grace_s
@@ -176,6 +178,8 @@ class Service:
         slots = Slots(self.concurrency)
         ticker = Ticker(runner.store, self.upkeep.schedules, self._handlers)
         await ticker.declare()
+        for starter in self.starters:
+            starter()
         claimers: list[Serving] = [ticker, Router(runner.store)]
         if self.upkeep.housekeeping_ms is not None:
             claimers.append(Housekeeping(runner, self.upkeep.housekeeping_ms, self.upkeep.prune))

@@ -275,11 +275,20 @@ class Worker:
         ... def report(failure):
         ...     print(failure, failure.trace(), sep="\\n")
         """
-        if not callable(listener):
-            raise holdfast.InvalidRequest("listener", f"must be a function, not {type(listener).__name__}")
-        if handlers.is_async(listener):
-            raise holdfast.InvalidRequest("listener", "is async: use a plain function, which may create a task")
+        _require_plain(listener)
         self.tally.listeners.append(listener)
+        return listener
+
+    def on_start(self, listener: F) -> F:
+        """Call a function each time the worker has opened its store and begins to claim, to report that it is ready.
+
+        >>> worker = holdfast.Worker("agent.db")
+        >>> @worker.on_start
+        ... def ready():
+        ...     print("ready")
+        """
+        _require_plain(listener)
+        self._service.starters.append(listener)
         return listener
 
     # Life.
@@ -314,6 +323,13 @@ class Worker:
     async def serve(self, *, until_idle: bool = False) -> None:
         """Run inside an event loop of yours, until `stop` is called. Signals are yours; see `run`."""
         await self._service.serve(until_idle=until_idle)
+
+
+def _require_plain(listener: Any) -> None:
+    if not callable(listener):
+        raise holdfast.InvalidRequest("listener", f"must be a function, not {type(listener).__name__}")
+    if handlers.is_async(listener):
+        raise holdfast.InvalidRequest("listener", "is async: use a plain function, which may create a task")
 
 
 def _rhythm_ms(housekeeping_s: object) -> int | None:
