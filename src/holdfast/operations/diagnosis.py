@@ -45,7 +45,7 @@ async def _held_by_dead(tx: Transaction) -> tuple[list[str], list[int], list[str
         if worker.expires_at_ms > tx.now_ms:
             continue
         claims = await tx.claims_of_owner(worker.worker_id, tx.now_ms, NAMED)
-        leases = await tx.leases_of_owner(worker.worker_id, tx.now_ms, NAMED)
+        leases = await tx.leases_of_owner("process", worker.worker_id, tx.now_ms, NAMED)
         if claims or leases:
             dead.append(worker.worker_id)
             sessions += [session_key for session_key, _ in claims]

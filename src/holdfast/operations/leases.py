@@ -12,6 +12,7 @@ from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import LeaseParams
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
+from holdfast.rows import SessionRow
 from holdfast.rules import leases as rules
 from holdfast.rules import runs as run_rules
 from holdfast.rules import verdicts
@@ -107,17 +108,20 @@ async def revoke(tx: Transaction, resource: Resource) -> LeaseHolder | None:
     if isinstance(resource, OnProcess):
         return await end_of_process(tx, resource.process_id, None)
     session = await sessions.find(tx, (resource.session_id, None))
-    if session is None:
-        return None
+    return None if session is None else await end_of_session(tx, session, None)
+
+
+async def end_of_session(tx: Transaction, session: SessionRow, owner_id: str | None) -> LeaseHolder | None:
+    """End the lease that an owner (None: any) holds on a session. Its work can be claimed at once."""
     await tx.hold_queue(session.family, session.session_key)
     before = await tx.find_lease("session", str(session.session_key))
-    row = rules.ended(before, None, now_ms=tx.now_ms)
+    row = rules.ended(before, owner_id, now_ms=tx.now_ms)
     if row is None:
         return None
     await tx.save_lease(row)
     await ready.keep(tx, session.session_key, session.family, freed=True)
     ready.tell(tx, session.session_id)
-    return rules.holder(before, resource, tx.now_ms)
+    return rules.holder(before, OnSession(session.session_id), tx.now_ms)
 
 
 async def end_of_process(tx: Transaction, process_id: str, owner_id: str | None) -> LeaseHolder | None:

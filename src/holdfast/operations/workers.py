@@ -114,7 +114,13 @@ async def release(tx: Transaction, worker_id: str, limit: int) -> WorkerRelease:
             await limits.free(tx, held)
             ready.tell(tx, session.session_id)
             batches += len(ended)
-    runs = 0
-    for process_id in await tx.leases_of_owner(worker_id, tx.now_ms, limit):
+    sessions = runs = 0
+    keys = [int(resource) for resource in await tx.leases_of_owner("session", worker_id, tx.now_ms, limit)]
+    ids = await tx.session_ids(keys) if keys else {}
+    for session_key in keys:
+        session = await tx.find_session(ids.get(session_key, ""), key_only=True)
+        if session is not None and session.session_key == session_key:  # pragma: no branch - deleted since
+            sessions += await leases.end_of_session(tx, session, worker_id) is not None
+    for process_id in await tx.leases_of_owner("process", worker_id, tx.now_ms, limit):
         runs += await leases.end_of_process(tx, process_id, worker_id) is not None
-    return WorkerRelease(batches, runs)
+    return WorkerRelease(batches, runs, sessions)

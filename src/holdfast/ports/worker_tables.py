@@ -34,6 +34,6 @@ class WorkerTables(Protocol):
         """Return session key and id of the batches under live claims of an owner, by session key and sequence."""
         ...
 
-    async def leases_of_owner(self, owner_id: str, now_ms: int, limit: int) -> list[str]:
-        """Return the ids of the processes on which an owner holds a live lease."""
+    async def leases_of_owner(self, kind: str, owner_id: str, now_ms: int, limit: int) -> list[str]:
+        """Return the resources of this kind on which an owner holds a live lease."""
         ...

@@ -42,7 +42,8 @@ class Heartbeat(Record, frozen=True):
 
 
 class WorkerRelease(Record, frozen=True):
-    """The number of batches and runs that a dead worker held, and that others may claim now."""
+    """The number of batches, runs and session leases that a dead worker held, and that others may claim now."""
 
     batches: int
     runs: int
+    sessions: int = 0

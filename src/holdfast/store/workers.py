@@ -73,7 +73,7 @@ class Workers:
         return await self._context.backend.write(lambda tx: operations.leave(tx, checked))
 
     async def release(self, worker_id: str) -> WorkerRelease:
-        """End every claim and every lease on a run that a dead worker holds, so that others take its work over now.
+        """End every claim and every lease that a dead worker holds, so that others take its work over now.
 
         Call it only for a worker that is known to be dead. Work of a live one would be done twice, though that one can
         store nothing more under an ended claim. The attempts count, as they do when a claim expires.
@@ -87,9 +87,9 @@ class Workers:
         """
         checked = self._context.identifier("worker_id", worker_id)
         most = self._context.limits.page
-        batches = runs = 0
+        batches = runs = sessions = 0
         while True:
             part = await self._context.backend.write(lambda tx: operations.release(tx, checked, most))
-            batches, runs = batches + part.batches, runs + part.runs
-            if part.batches < most and part.runs < most:
-                return WorkerRelease(batches, runs)
+            batches, runs, sessions = batches + part.batches, runs + part.runs, sessions + part.sessions
+            if max(part.batches, part.runs, part.sessions) < most:
+                return WorkerRelease(batches, runs, sessions)

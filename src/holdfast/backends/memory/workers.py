@@ -33,8 +33,8 @@ class MemoryWorkers:
         rows = sorted(held, key=lambda row: (row.session_key, row.enqueue_seq))
         return [(row.session_key, row.batch_id) for row in rows][:limit]
 
-    async def leases_of_owner(self, owner_id: str, now_ms: int, limit: int) -> list[str]:
+    async def leases_of_owner(self, kind: str, owner_id: str, now_ms: int, limit: int) -> list[str]:
         held = self.tables.leases.scan(
-            lambda row: row.kind == "process" and row.owner_id == owner_id and row.is_live(now_ms)
+            lambda row: row.kind == kind and row.owner_id == owner_id and row.is_live(now_ms)
         )
         return [row.resource for row in held][:limit]

@@ -139,6 +139,32 @@ class WorkerContract(Contract):
         assert store.workers.release("w1") == WorkerRelease(batches=0, runs=1)
         assert store.leases.holder(OnProcess("build")) is None
 
+    def test_the_lease_of_a_dead_worker_on_a_session_ends_with_it(self, store: BlockingStore, bench: Bench) -> None:
+        store.sessions.create("chat")
+        lease = store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=DAY_MS)
+        store.sessions.create("other")
+        store.leases.claim(OnSession("other"), owner_id="w2", ttl_ms=DAY_MS)
+        store.queue.enqueue(work("hi"))
+        assert store.queue.claim_next(owner_id="w2") is None
+        waiting = in_background(lambda: bench.open().queue.wait_next(timeout_ms=PATIENCE_S * 1_000))
+        bench.parked()
+        assert store.workers.release("w1") == WorkerRelease(batches=0, runs=0, sessions=1)
+        waiting.result(PATIENCE_S)
+        assert store.workers.release("w1") == WorkerRelease(batches=0, runs=0)
+        with refused(bench, holdfast.LeaseLost):
+            store.leases.renew(lease, ttl_ms=1)
+        assert store.leases.holder(OnSession("other")) is not None
+        assert store.queue.claim_next(owner_id="w2") is not None
+
+    def test_a_session_is_not_reserved_for_a_dead_worker_whose_turn_was_interrupted(self, store: BlockingStore) -> None:
+        store.queue.enqueue(work("poem"))
+        store.queue.enqueue(work("next"))
+        assert store.queue.claim_next(owner_id="w1", exclusive=True, max_batches=1) is not None
+        assert len(store.sessions.handle("chat").interrupt()) == 1
+        assert store.queue.claim_next(owner_id="w2", exclusive=True) is None
+        assert store.workers.release("w1").sessions == 1
+        assert store.queue.claim_next(owner_id="w2", exclusive=True) is not None
+
     def test_a_claim_or_a_lease_is_named_once(self, store: BlockingStore, bench: Bench) -> None:
         claim, lease = claimed(store, "chat"), leased(store, "r1")
         with refused(bench, holdfast.InvalidRequest) as info:

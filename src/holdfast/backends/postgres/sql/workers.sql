@@ -52,8 +52,8 @@ LIMIT $3::bigint
 -- name: leases_of_owner
 SELECT resource
 FROM {schema}.leases
-WHERE kind = 'process'
-    AND owner_id = $1::text
-    AND expires_at_ms > $2::bigint
+WHERE kind = $1::text
+    AND owner_id = $2::text
+    AND expires_at_ms > $3::bigint
 ORDER BY resource
-LIMIT $3::bigint
+LIMIT $4::bigint

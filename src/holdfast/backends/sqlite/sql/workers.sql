@@ -49,8 +49,8 @@ LIMIT ?3
 -- name: leases_of_owner
 SELECT resource
 FROM leases
-WHERE kind = 'process'
-    AND owner_id = ?1
-    AND expires_at_ms > ?2
+WHERE kind = ?1
+    AND owner_id = ?2
+    AND expires_at_ms > ?3
 ORDER BY resource
-LIMIT ?3
+LIMIT ?4

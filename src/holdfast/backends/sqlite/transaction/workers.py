@@ -29,5 +29,5 @@ class Workers(Base):
     async def claims_of_owner(self, owner_id: str, now_ms: int, limit: int) -> list[tuple[int, str]]:
         return [(key, batch_id) for key, batch_id in self._values("claims_of_owner", (owner_id, now_ms, limit))]
 
-    async def leases_of_owner(self, owner_id: str, now_ms: int, limit: int) -> list[str]:
-        return [resource for (resource,) in self._values("leases_of_owner", (owner_id, now_ms, limit))]
+    async def leases_of_owner(self, kind: str, owner_id: str, now_ms: int, limit: int) -> list[str]:
+        return [resource for (resource,) in self._values("leases_of_owner", (kind, owner_id, now_ms, limit))]
