@@ -32,12 +32,23 @@ def logger_of(name: str) -> Logger:
     return logging.getLogger(name)
 
 
-def log_event(logger: str, level: int, message: str, **fields: str | float | None) -> None:
-    """Log to `holdfast.<logger>`. The fields become attributes of the record, and fill the message."""
+def log_event(logger: str, level: int, message: str, /, **fields: str | float | None) -> None:
+    """Log to `holdfast.<logger>`. The fields become attributes of the record, and fill the message.
+
+    A field that is named like an attribute of every record, such as `name`, becomes `holdfast_name`.
+    """
     target = logger_of(f"holdfast.{logger}")
     if target.isEnabledFor(level):
         # Without fields there must be no argument at all: `logging` does not treat an empty mapping as one.
-        target.log(level, message, *([fields] if fields else ()), extra=fields)
+        target.log(level, message, *([fields] if fields else ()), extra=_as_attributes(fields))
+
+
+def _as_attributes(fields: dict[str, str | float | None]) -> dict[str, str | float | None]:
+    """Return the fields under names that `logging` accepts: it refuses those that it sets itself."""
+    import logging
+
+    reserved = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+    return {f"holdfast_{name}" if name in reserved else name: value for name, value in fields.items()}
 
 
 class _Line(NamedTuple):
