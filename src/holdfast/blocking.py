@@ -265,8 +265,10 @@ class Artifacts(Facet):
     put = without_await(asynchronous.Artifacts.put)
     put_content = without_await(asynchronous.Artifacts.put_content)
     get = without_await(asynchronous.Artifacts.get)
+    get_many = without_await(asynchronous.Artifacts.get_many)
     list = without_await(asynchronous.Artifacts.list)
     delete = without_await(asynchronous.Artifacts.delete)
+    delete_many = without_await(asynchronous.Artifacts.delete_many)
 
 
 class Workers(Facet):

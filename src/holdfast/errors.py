@@ -9,6 +9,7 @@
     │   ├── RegistrationConflict    this process id was registered differently
     │   ├── ReplayConflict          this replay key was used for another event
     │   ├── SourceKeyConflict       this source key was used for other work
+    │   ├── ArtifactConflict        the artifact is not the expected one
     │   ├── OccurrenceConflict      this idempotency key was used for another occurrence
     │   ├── SubscriptionConflict    this subscription key was used for another definition
     │   ├── NodeConflict            this node id was used for another node
@@ -62,8 +63,7 @@ class HoldfastError(Exception):
     def __init__(self, text: str, *next_step: NextStep, outcome: Outcome = "not_applied") -> None:
         self.message = sentence(text, *next_step)
         super().__init__(self.message)
-        self.text = text
-        self.next_step = next_step
+        self.text, self.next_step = text, next_step
         self.outcome: Outcome = outcome
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -108,8 +108,7 @@ class SessionBindingConflict(Conflict):
                 f"this handle is bound to session {bound!r}, not {attempted!r}: use sessions.handle({attempted!r})"
             )
         super().__init__(message)
-        self.bound = bound
-        self.attempted = attempted
+        self.bound, self.attempted = bound, attempted
 
 
 class SessionExists(Conflict):
@@ -138,8 +137,7 @@ class ReplayConflict(Conflict):
         advice = "it ended with another outcome: stop, and read that" if ended else "use a new key"
         event = f"event replay key {replay_key!r} of process {process_id!r}"
         super().__init__(f"{event} conflicts with an existing event: {advice}")
-        self.process_id = process_id
-        self.replay_key = replay_key
+        self.process_id, self.replay_key = process_id, replay_key
 
 
 class SourceKeyConflict(Conflict):
@@ -147,8 +145,16 @@ class SourceKeyConflict(Conflict):
 
     def __init__(self, session_id: str, source_key: str) -> None:
         super().__init__(f"source key {source_key!r} of session {session_id!r} was used for other work: use a new key")
-        self.session_id = session_id
-        self.source_key = source_key
+        self.session_id, self.source_key = session_id, source_key
+
+
+class ArtifactConflict(Conflict):
+    """The stored artifact is not the expected one: get it and redo the change. `actual` is its hash, None if absent."""
+
+    def __init__(self, kind: str, ref: str, actual: str | None) -> None:
+        now = "there is none now" if actual is None else f"the stored one has the hash {actual}"
+        super().__init__(f"artifact {kind}/{ref} is not the one that you expected: {now}: get it and redo the call")
+        self.kind, self.ref, self.actual = kind, ref, actual
 
 
 class OccurrenceConflict(Conflict):
@@ -258,8 +264,7 @@ class UndeclaredSignal(InvalidRequest):
     def __init__(self, process_id: str, name: str, declared: Sequence[str]) -> None:
         takes = ", ".join(repr(one) for one in declared) or "none"
         super().__init__("name", f"run {process_id!r} takes no signal {name!r}: its handler declares {takes}")
-        self.process_id = process_id
-        self.name = name
+        self.process_id, self.name = process_id, name
         self.declared = tuple(declared)
 
 
@@ -343,8 +348,7 @@ class UnknownRef(NotFound):
     ) -> None:
         super().__init__(f"{field}: unknown ref {ref!r}: {problem}", *next_step)
         self.problem = f"unknown ref {ref!r}: {problem}"
-        self.field = field
-        self.ref = ref
+        self.field, self.ref = field, ref
 
 
 class UnknownPosition(NotFound):
@@ -417,8 +421,7 @@ class ReplicaBehind(Unavailable):
             f"{what} was not reached within {waited_ms} ms: retry, raise wait_ms, or allow the primary to "
             "answer with fall_back=True"
         )
-        self.position = position
-        self.waited_ms = waited_ms
+        self.position, self.waited_ms = position, waited_ms
 
 
 class TransactionExpired(Unavailable):
@@ -437,8 +440,7 @@ class WaitTimeout(Unavailable, TimeoutError):
 
     def __init__(self, what: str, timeout_ms: int) -> None:
         super().__init__(f"timed out after {timeout_ms} ms waiting for {what}: wait again, or give up")
-        self.what = what
-        self.timeout_ms = timeout_ms
+        self.what, self.timeout_ms = what, timeout_ms
 
 
 class NestedCall(HoldfastError):
@@ -461,8 +463,7 @@ class SchemaTooNew(Incompatible):
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(f"the database has schema version {found}, this Holdfast knows {known}: upgrade Holdfast")
-        self.found = found
-        self.known = known
+        self.found, self.known = found, known
 
 
 class SchemaMissing(Incompatible):
@@ -472,8 +473,7 @@ class SchemaMissing(Incompatible):
         super().__init__(
             f"the database has schema version {found}, this Holdfast needs {known}: open it once with migrate=True"
         )
-        self.found = found
-        self.known = known
+        self.found, self.known = found, known
 
 
 class StoreMissing(SchemaMissing):
@@ -487,8 +487,7 @@ class StoreMissing(SchemaMissing):
         meant = f"did you mean {' or '.join(map(repr, similar))}?" if similar else "check the name"
         self.text = f"there is no file {path!r}: {meant} To make a new store, open it once with migrate=True"
         self.message, self.args = self.text, (self.text,)
-        self.path = path
-        self.similar = similar
+        self.path, self.similar = path, similar
 
 
 class Corrupt(HoldfastError):

@@ -5,7 +5,7 @@ A backend stores and returns these values and never looks inside `bytes`. Column
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -374,6 +374,14 @@ class ArtifactHead(Row, frozen=True):
     ref: str
     size: Whole
     stored_at_ms: Whole
+    hash: str
+
+
+class ArtifactRange(NamedTuple):
+    """Artifacts by (kind, ref), from `first` on, up to but not including `before`; None means to the end."""
+
+    first: tuple[str, str] = ("", "")
+    before: tuple[str, str] | None = None
 
 
 class CommitQuery(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import Corrupt, InvalidRequest
+from holdfast.errors import ArtifactConflict, Corrupt, InvalidRequest, ReplacementUncertain
 from holdfast.records.artifacts import Artifact
 from holdfast.records.limits import Limits
 from holdfast.rules import artifacts
@@ -62,7 +62,7 @@ def test_an_artifact_that_is_not_what_its_ref_says_is_refused(
 def test_an_artifact_comes_back_as_it_was_put(data: bytes) -> None:
     row = artifacts.packed("module", "main", data, now_ms=50)
     assert (row.kind, row.ref, row.size, row.hash) == ("module", "main", len(data), hashlib.sha256(data).hexdigest())
-    assert artifacts.opened(row) == Artifact("module", "main", data, 50)
+    assert artifacts.opened(row) == Artifact("module", "main", data, 50, row.hash)
 
 
 def test_a_damaged_artifact_is_told() -> None:
@@ -70,3 +70,15 @@ def test_a_damaged_artifact_is_told() -> None:
     with pytest.raises(Corrupt) as info:
         artifacts.opened(row)
     assert (info.value.table, info.value.key) == ("artifacts", "module/main")
+
+
+def test_a_put_that_wrote_nothing_is_refused_unless_its_content_is_there() -> None:
+    mine, theirs = (artifacts.packed("module", "main", data, now_ms=50) for data in (b"mine", b"theirs"))
+    for is_retry in (False, True):
+        artifacts.require_stored(mine, mine, is_retry=is_retry)
+    for found in (None, theirs):
+        with pytest.raises(ArtifactConflict) as refused:
+            artifacts.require_stored(mine, found, is_retry=False)
+        assert refused.value.actual == (None if found is None else found.hash)
+        with pytest.raises(ReplacementUncertain):
+            artifacts.require_stored(mine, found, is_retry=True)

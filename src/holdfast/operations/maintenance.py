@@ -71,7 +71,7 @@ async def families(tx: Transaction, after: int, limit: int) -> list[int]:
 async def results_without_run(tx: Transaction, after: str, limit: int) -> tuple[list[ArtifactHead], str | None]:
     """Return the results on one page whose run is gone, and the place of the next page."""
     kind = artifact_rules.RUN_RESULT
-    heads = [one for one in await tx.list_artifacts(after=(kind, after), limit=limit) if one.kind == kind]
+    heads = await tx.list_artifacts(artifact_rules.range_of(kind, "", (kind, after)), limit)
     named = {head.ref: artifact_rules.run_of_result(head.ref) for head in heads}
     gone: dict[tuple[str, int], bool] = {}
     for run in named.values():

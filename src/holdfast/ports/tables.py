@@ -375,11 +375,27 @@ class HousekeepingTables(VerificationTables, Protocol):
         """Return one artifact."""
         ...
 
-    async def list_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactHead]:
-        """Return artifacts by (kind, ref), greater than `after`, without their bytes."""
+    async def list_artifacts(self, range: r.ArtifactRange, limit: int) -> list[r.ArtifactHead]:
+        """Return artifacts of a range by (kind, ref), without their bytes."""
         ...
 
-    async def save_artifact(self, row: r.ArtifactRow) -> None:
+    async def read_artifacts(self, range: r.ArtifactRange, limit: int) -> list[r.ArtifactRow]:
+        """Return artifacts of a range, which has an end, by (kind, ref), with their bytes."""
+        ...
+
+    async def add_artifact(self, row: r.ArtifactRow) -> int:
+        """Store an artifact unless there is one. Return the number of rows written."""
+        ...
+
+    async def replace_artifact(self, row: r.ArtifactRow, expected_hash: str) -> int:
+        """Store an artifact in the place of one with this hash. Return the number of rows written."""
+        ...
+
+    async def drop_artifacts(self, range: r.ArtifactRange) -> int:
+        """Delete the artifacts of a range, which has an end. Return how many."""
+        ...
+
+    async def save_artifact(self, row: r.ArtifactRow) -> int:
         """Insert or overwrite."""
         ...
 

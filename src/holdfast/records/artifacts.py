@@ -12,18 +12,20 @@ ArtifactCheck: TypeAlias = Callable[[str, bytes], str | None]
 
 
 class ArtifactSummary(Record, frozen=True):
-    """A stored artifact without its bytes."""
+    """A stored artifact without its bytes. `hash` is their SHA-256, and `put` takes it as `expected_hash`."""
 
     kind: str
     ref: str
     size_bytes: int
     stored_at_ms: int
+    hash: str
 
 
 class Artifact(Record, frozen=True):
-    """A stored artifact."""
+    """A stored artifact. `hash` is the SHA-256 of its bytes, and `put` takes it as `expected_hash`."""
 
     kind: str
     ref: str
     data: bytes
     stored_at_ms: int
+    hash: str

@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from typing import Final, cast
 
+from msgspec import UNSET, UnsetType
+
 from holdfast import codec
-from holdfast.errors import InvalidRequest
+from holdfast.errors import ArtifactConflict, InvalidRequest
+from holdfast.label_rows import FIRST_CHARACTER
 from holdfast.records.artifacts import Artifact, ArtifactCheck, ArtifactSummary
+from holdfast.records.graph import IdRange
 from holdfast.records.limits import Limits
-from holdfast.rows import ArtifactHead, ArtifactRow
-from holdfast.rules import checks
+from holdfast.rows import ArtifactHead, ArtifactRange, ArtifactRow
+from holdfast.rules import checks, replacements
 
 RUN_RESULT: Final = "run-result"
 """The kind of artifacts that hold a result of a run that is too large for an event."""
 _RESULT_REF = re.compile(r"([0-9]+)/(.+)/[0-9a-f]{32}", re.DOTALL)
+_HASH = re.compile("[0-9a-f]{64}")
 LONGEST_PROBLEM = 1_000
 """The most characters of a check's problem that an error repeats: an exception may quote the whole artifact."""
 
@@ -54,6 +59,51 @@ def check_artifact(kind: object, ref: object | None, data: object, limits: Limit
     return checked_kind, checked_ref, body
 
 
+def check_hash(expected: object) -> str | UnsetType | None:
+    """Check the hash of the artifact that a put replaces; None means that there must be none."""
+    if expected is None or expected is UNSET:
+        return expected
+    if not isinstance(expected, str) or _HASH.fullmatch(expected) is None:
+        raise InvalidRequest(
+            "expected_hash", "must be the hash of an artifact that was read, or None for one that must not exist"
+        )
+    return expected
+
+
+def range_of(kind: str | None, prefix: str, place: tuple[str, str] | None) -> ArtifactRange:
+    """Return the artifacts of a kind, or of all kinds, whose refs begin with a text, after a place in their listing."""
+    if kind is None:
+        whole = ArtifactRange()
+    else:
+        refs = IdRange.prefix(prefix)
+        # No kind holds NUL, so that none stands between a kind and the kind with the least character after it.
+        end = (kind + FIRST_CHARACTER, "") if refs.before is None else (kind, refs.before)
+        whole = ArtifactRange((kind, refs.first), end)
+    return whole if place is None else _after(whole, place)
+
+
+def _after(whole: ArtifactRange, place: tuple[str, str]) -> ArtifactRange:
+    return whole._replace(first=max(whole.first, (place[0], place[1] + FIRST_CHARACTER)))
+
+
+def upto(given: ArtifactRange, last: ArtifactHead) -> ArtifactRange:
+    """Return the part of a range that ends with an artifact."""
+    return given._replace(before=(last.kind, last.ref + FIRST_CHARACTER))
+
+
+def require_stored(row: ArtifactRow, found: ArtifactRow | None, *, is_retry: bool) -> None:
+    """Refuse a put that wrote nothing, unless its content is there already: a retry finds its own."""
+    if found is not None and found.hash == row.hash:
+        return
+    if not is_retry:
+        raise ArtifactConflict(row.kind, row.ref, None if found is None else found.hash)
+    what = f"artifact {row.kind}/{row.ref}"
+    if found is None:
+        # The earlier try may have stored it and a later delete removed it; storing again would undo that delete.
+        raise replacements.gone(what)
+    replacements.is_stored(found.hash, row.hash, what)
+
+
 def judge(check: ArtifactCheck, kind: str, ref: str, data: bytes) -> None:
     """Raise `InvalidRequest` if the caller's check for the kind finds a problem, or misbehaves."""
     refused = f"{kind} artifact {ref!r} was refused by its check"
@@ -81,7 +131,7 @@ def opened(row: ArtifactRow) -> Artifact:
     """Return the artifact of a row, with its bytes proven by their hash."""
     key = f"{row.kind}/{row.ref}"
     data = codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="artifacts", key=key)
-    return Artifact(row.kind, row.ref, data, row.stored_at_ms)
+    return Artifact(row.kind, row.ref, data, row.stored_at_ms, row.hash)
 
 
 def prove(row: ArtifactRow) -> None:
@@ -92,4 +142,4 @@ def prove(row: ArtifactRow) -> None:
 
 def summary_of(row: ArtifactHead) -> ArtifactSummary:
     """Return the artifact without its bytes."""
-    return ArtifactSummary(row.kind, row.ref, row.size, row.stored_at_ms)
+    return ArtifactSummary(row.kind, row.ref, row.size, row.stored_at_ms, row.hash)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -444,6 +445,26 @@ def test_an_artifact_that_was_deleted_after_its_answer_was_lost_stays_deleted(cu
     assert is_unknown(answer)
     assert must_be_read(answer, "it is not there now")
     assert cuttable.seen(got) is None
+
+
+def replace_first(data: bytes) -> Call:
+    expected = sha256(b"first").hexdigest()
+    return lambda store: store.artifacts.put("module", "main", data, expected_hash=expected)
+
+
+@CUTS
+def test_a_put_over_the_expected_artifact_is_made_once(cuttable: Cuttable, when: Cut) -> None:
+    cuttable.do(put(b"first"))
+    assert cuttable.cut("commit", when, replace_first(b"mine")) == "main"
+    assert cuttable.seen(got).data == b"mine"
+
+
+def test_a_put_over_the_expected_artifact_is_in_doubt_after_a_later_writer(cuttable: Cuttable) -> None:
+    cuttable.do(put(b"first"))
+    answer = cuttable.cut("commit", "after", replace_first(b"mine"), meanwhile=put(b"theirs"))
+    assert is_unknown(answer)
+    assert must_be_read(answer, "something else is stored now")
+    assert cuttable.seen(got).data == b"theirs"
 
 
 def test_a_session_that_was_deleted_after_its_answer_was_lost_stays_deleted(cuttable: Cuttable) -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
+from holdfast import rows as r
 from holdfast.backends.sqlite import SqliteBackend, file_locks, readers
 from holdfast.errors import Unavailable
 
@@ -76,7 +77,7 @@ def test_a_read_within_a_read_is_refused_and_a_close_waits_for_no_call_of_its_th
 
     async def outer(transaction: Any) -> int:
         await ring(transaction)
-        return len(await transaction.list_artifacts(after=("", ""), limit=5))
+        return len(await transaction.list_artifacts(r.ArtifactRange(), 5))
 
     assert store.read(outer) == 0
     store.close()
@@ -172,6 +173,7 @@ def test_an_alarm_in_the_first_read_leaves_no_connection(tmp_path: Path, handled
 IN_A_ROW = """
 import _thread, functools, signal, sys
 import apsw, holdfast
+from holdfast import rows as r
 from holdfast.backends.sqlite import readers, writer
 {plant}
 
@@ -202,7 +204,7 @@ other = apsw.Connection(path)
 
 async def interrupted(transaction):
     global left
-    await transaction.list_artifacts(after=("", ""), limit=5)
+    await transaction.list_artifacts(r.ArtifactRange(), 5)
     left = wanted
     signal.raise_signal(signal.SIGUSR2)
 

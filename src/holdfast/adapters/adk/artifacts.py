@@ -208,9 +208,7 @@ class HoldfastArtifactService(BaseArtifactService):
     async def _delete(self, place: _Place) -> None:
         store = await self._source.store()
         async with store.transaction() as tx:
-            _, found = await self._versions(tx, place)
-            for number in range(len(found)):
-                await tx.artifacts.delete(KIND, place.ref(number))
+            await tx.artifacts.delete_many(KIND, prefix=place.refs)
             await tx.sessions.delete(place.key)
 
 
@@ -230,9 +228,14 @@ class _Place:
         self.owner = _owner(app_name, user_id, session_id)
         self.key = f"{self.owner}/{keys.part(filename)}"
 
+    @property
+    def refs(self) -> str:
+        """The beginning of the refs of all versions."""
+        return f"{self.key}/"
+
     def ref(self, number: int) -> str:
         """Return the ref of a version."""
-        return f"{self.key}/{number}"
+        return f"{self.refs}{number}"
 
     def version(self, number: int, facts: dict[str, Any]) -> ArtifactVersion:
         """Return the metadata of a version."""

@@ -31,12 +31,33 @@ class MemoryHousekeeping(MemoryVerification):
     async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
         return self.tables.artifacts.get((kind, ref))
 
-    async def list_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactHead]:
-        found = self.tables.artifacts.scan(lambda row: (row.kind, row.ref) > after)
-        return [r.ArtifactHead(row.kind, row.ref, row.size, row.stored_at_ms) for row in found][:limit]
+    async def list_artifacts(self, range: r.ArtifactRange, limit: int) -> list[r.ArtifactHead]:
+        found = await self.read_artifacts(range, limit)
+        return [r.ArtifactHead(row.kind, row.ref, row.size, row.stored_at_ms, row.hash) for row in found]
 
-    async def save_artifact(self, row: r.ArtifactRow) -> None:
+    async def read_artifacts(self, range: r.ArtifactRange, limit: int) -> list[r.ArtifactRow]:
+        return [row for row in self.tables.artifacts.between(*range) if (row.kind, row.ref) != range.before][:limit]
+
+    async def add_artifact(self, row: r.ArtifactRow) -> int:
+        if self.tables.artifacts.get((row.kind, row.ref)) is not None:
+            return 0
         self.tables.artifacts.put((row.kind, row.ref), row)
+        return 1
+
+    async def replace_artifact(self, row: r.ArtifactRow, expected_hash: str) -> int:
+        found = self.tables.artifacts.get((row.kind, row.ref))
+        if found is None or found.hash != expected_hash:
+            return 0
+        self.tables.artifacts.put((row.kind, row.ref), row)
+        return 1
+
+    async def drop_artifacts(self, range: r.ArtifactRange) -> int:
+        keys = [key for key in self.tables.artifacts.keys_between(*range) if key != range.before]
+        return sum(self.tables.artifacts.drop(key) for key in keys)
+
+    async def save_artifact(self, row: r.ArtifactRow) -> int:
+        self.tables.artifacts.put((row.kind, row.ref), row)
+        return 1
 
     async def drop_artifact(self, kind: str, ref: str) -> int:
         return self.tables.artifacts.drop((kind, ref))

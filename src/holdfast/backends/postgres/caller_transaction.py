@@ -121,7 +121,10 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
         "drop_grant",
         "find_artifact",
         "save_artifact",
+        "add_artifact",
+        "replace_artifact",
         "drop_artifact",
+        "drop_artifacts",
     }
 )
 """Statements of a writer that fail when their snapshot is too old, or lead to a write that a unique index refuses."""

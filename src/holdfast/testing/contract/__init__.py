@@ -30,6 +30,7 @@ from holdfast.testing.contract.interrupts import InterruptContract
 from holdfast.testing.contract.job_failures import JobFailureContract
 from holdfast.testing.contract.job_waits import JobWaitContract
 from holdfast.testing.contract.jobs import JobContract
+from holdfast.testing.contract.keyed_artifacts import KeyedArtifactContract
 from holdfast.testing.contract.labels import LabelContract
 from holdfast.testing.contract.leases import LeaseContract
 from holdfast.testing.contract.limit_races import LimitRaceContract
@@ -96,6 +97,7 @@ __all__ = [
     "JobContract",
     "JobFailureContract",
     "JobWaitContract",
+    "KeyedArtifactContract",
     "LabelContract",
     "LeaseContract",
     "LimitContract",

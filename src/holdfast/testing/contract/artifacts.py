@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ class ArtifactContract(Contract):
     def test_an_artifact_comes_back_through_any_handle(self, store: BlockingStore, bench: Bench) -> None:
         assert store.artifacts.put("module", "main", b"code\x00\xff") == "main"
         assert bench.open().artifacts.get("module", "main") == holdfast.artifacts.Artifact(
-            "module", "main", b"code\x00\xff", 1_700_000_000_000
+            "module", "main", b"code\x00\xff", 1_700_000_000_000, sha256(b"code\x00\xff").hexdigest()
         )
 
     def test_an_artifact_that_was_never_put_is_none(self, store: BlockingStore) -> None:
@@ -51,7 +52,7 @@ class ArtifactContract(Contract):
         clock.advance(5)
         store.artifacts.put("module", "main", b"new")
         assert store.artifacts.get("module", "main") == holdfast.artifacts.Artifact(
-            "module", "main", b"new", 1_700_000_000_005
+            "module", "main", b"new", 1_700_000_000_005, sha256(b"new").hexdigest()
         )
         assert store.maintenance.stats().artifacts == 1
 

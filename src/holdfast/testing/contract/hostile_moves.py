@@ -84,5 +84,6 @@ MOVES = [
         lambda w: {"occurrence_id": w.delivery.occurrence.occurrence_id, "limit": 1},
         f"occurrence_id:id {PAGE}",
     ),
-    Call("artifacts.list", always(limit=1), PAGE),
+    Call("artifacts.list", always(kind="k", prefix="r", limit=1), f"kind:id? prefix:text {PAGE}"),
+    Call("artifacts.get_many", always(kind="k", prefix="r", limit=1), f"kind:id prefix:text {PAGE}"),
 ]

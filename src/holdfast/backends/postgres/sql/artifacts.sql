@@ -9,11 +9,29 @@ WHERE kind = $1::text
 
 -- name: list_artifacts
 SELECT
-    kind, ref, size, stored_at_ms
+    kind, ref, size, stored_at_ms, hash
 FROM {schema}.artifacts
-WHERE (kind, ref) > ($1::text, $2::text)
+WHERE (kind, ref) >= ($1::text, $2::text)
 ORDER BY kind, ref
 LIMIT $3::bigint
+
+-- name: list_artifacts_before
+SELECT
+    kind, ref, size, stored_at_ms, hash
+FROM {schema}.artifacts
+WHERE (kind, ref) >= ($1::text, $2::text)
+    AND (kind, ref) < ($3::text, $4::text)
+ORDER BY kind, ref
+LIMIT $5::bigint
+
+-- name: read_artifacts
+SELECT
+    kind, ref, hash, encoding, size, stored_at_ms, body
+FROM {schema}.artifacts
+WHERE (kind, ref) >= ($1::text, $2::text)
+    AND (kind, ref) < ($3::text, $4::text)
+ORDER BY kind, ref
+LIMIT $5::bigint
 
 -- name: save_artifact
 INSERT INTO {schema}.artifacts (
@@ -33,3 +51,28 @@ SET
 DELETE FROM {schema}.artifacts
 WHERE kind = $1::text
     AND ref = $2::text
+
+-- name: add_artifact
+INSERT INTO {schema}.artifacts (
+    kind, ref, hash, encoding, size, stored_at_ms, body
+) VALUES (
+    $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bytea
+)
+ON CONFLICT (kind, ref) DO NOTHING
+
+-- name: replace_artifact
+UPDATE {schema}.artifacts
+SET
+    hash = $3::text,
+    encoding = $4::text,
+    size = $5::bigint,
+    stored_at_ms = $6::bigint,
+    body = $7::bytea
+WHERE kind = $1::text
+    AND ref = $2::text
+    AND hash = $8::text
+
+-- name: drop_artifacts
+DELETE FROM {schema}.artifacts
+WHERE (kind, ref) >= ($1::text, $2::text)
+    AND (kind, ref) < ($3::text, $4::text)

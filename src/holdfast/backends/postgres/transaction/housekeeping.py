@@ -30,11 +30,25 @@ class Housekeeping(Base):
     async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
         return await self._one(r.ArtifactRow, "find_artifact", kind, ref)
 
-    async def list_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactHead]:
-        return await self._all(r.ArtifactHead, "list_artifacts", *after, limit)
+    async def list_artifacts(self, range: r.ArtifactRange, limit: int) -> list[r.ArtifactHead]:
+        if range.before is None:
+            return await self._all(r.ArtifactHead, "list_artifacts", *range.first, limit)
+        return await self._all(r.ArtifactHead, "list_artifacts_before", *range.first, *range.before, limit)
 
-    async def save_artifact(self, row: r.ArtifactRow) -> None:
-        await self._store("save_artifact", row)
+    async def read_artifacts(self, range: r.ArtifactRange, limit: int) -> list[r.ArtifactRow]:
+        return await self._all(r.ArtifactRow, "read_artifacts", *range.first, *(range.before or ()), limit)
+
+    async def add_artifact(self, row: r.ArtifactRow) -> int:
+        return await self._store("add_artifact", row)
+
+    async def replace_artifact(self, row: r.ArtifactRow, expected_hash: str) -> int:
+        return await self._run("replace_artifact", *msgspec.structs.astuple(row), expected_hash)
+
+    async def drop_artifacts(self, range: r.ArtifactRange) -> int:
+        return await self._run("drop_artifacts", *range.first, *(range.before or ()))
+
+    async def save_artifact(self, row: r.ArtifactRow) -> int:
+        return await self._store("save_artifact", row)
 
     async def drop_artifact(self, kind: str, ref: str) -> int:
         return await self._run("drop_artifact", kind, ref)

@@ -9,11 +9,29 @@ WHERE kind = ?1
 
 -- name: list_artifacts
 SELECT
-    kind, ref, size, stored_at_ms
+    kind, ref, size, stored_at_ms, hash
 FROM artifacts
-WHERE (kind, ref) > (?1, ?2)
+WHERE (kind, ref) >= (?1, ?2)
 ORDER BY kind, ref
 LIMIT ?3
+
+-- name: list_artifacts_before
+SELECT
+    kind, ref, size, stored_at_ms, hash
+FROM artifacts
+WHERE (kind, ref) >= (?1, ?2)
+    AND (kind, ref) < (?3, ?4)
+ORDER BY kind, ref
+LIMIT ?5
+
+-- name: read_artifacts
+SELECT
+    kind, ref, hash, encoding, size, stored_at_ms, body
+FROM artifacts
+WHERE (kind, ref) >= (?1, ?2)
+    AND (kind, ref) < (?3, ?4)
+ORDER BY kind, ref
+LIMIT ?5
 
 -- name: save_artifact
 INSERT INTO artifacts (
@@ -33,3 +51,28 @@ SET
 DELETE FROM artifacts
 WHERE kind = ?1
     AND ref = ?2
+
+-- name: add_artifact
+INSERT INTO artifacts (
+    kind, ref, hash, encoding, size, stored_at_ms, body
+) VALUES (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7
+)
+ON CONFLICT (kind, ref) DO NOTHING
+
+-- name: replace_artifact
+UPDATE artifacts
+SET
+    hash = ?3,
+    encoding = ?4,
+    size = ?5,
+    stored_at_ms = ?6,
+    body = ?7
+WHERE kind = ?1
+    AND ref = ?2
+    AND hash = ?8
+
+-- name: drop_artifacts
+DELETE FROM artifacts
+WHERE (kind, ref) >= (?1, ?2)
+    AND (kind, ref) < (?3, ?4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import apsw
+import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.sqlite.budget import Values
@@ -35,11 +36,25 @@ class Housekeeping(Verification):
     async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
         return self._one(r.ArtifactRow, "find_artifact", (kind, ref))
 
-    async def list_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactHead]:
-        return self._all(r.ArtifactHead, "list_artifacts", (*after, limit))
+    async def list_artifacts(self, range: r.ArtifactRange, limit: int) -> list[r.ArtifactHead]:
+        if range.before is None:
+            return self._all(r.ArtifactHead, "list_artifacts", (*range.first, limit))
+        return self._all(r.ArtifactHead, "list_artifacts_before", (*range.first, *range.before, limit))
 
-    async def save_artifact(self, row: r.ArtifactRow) -> None:
-        self._store("save_artifact", row)
+    async def read_artifacts(self, range: r.ArtifactRange, limit: int) -> list[r.ArtifactRow]:
+        return self._all(r.ArtifactRow, "read_artifacts", (*range.first, *(range.before or ()), limit))
+
+    async def add_artifact(self, row: r.ArtifactRow) -> int:
+        return self._store("add_artifact", row)
+
+    async def replace_artifact(self, row: r.ArtifactRow, expected_hash: str) -> int:
+        return self._run("replace_artifact", (*msgspec.structs.astuple(row), expected_hash))
+
+    async def drop_artifacts(self, range: r.ArtifactRange) -> int:
+        return self._run("drop_artifacts", (*range.first, *(range.before or ())))
+
+    async def save_artifact(self, row: r.ArtifactRow) -> int:
+        return self._store("save_artifact", row)
 
     async def drop_artifact(self, kind: str, ref: str) -> int:
         return self._run("drop_artifact", (kind, ref))
