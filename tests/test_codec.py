@@ -569,6 +569,33 @@ def test_a_flipped_bit_in_stored_content_is_always_noticed(data: st.DataObject) 
     assert found == PLAIN  # a bit that the format does not use
 
 
+# Bytes in the place of a document.
+
+
+@STEADY
+@given(st.binary(max_size=400) | st.binary(max_size=8).map(lambda part: part * 200))
+def test_bytes_in_the_place_of_a_document_come_back(data: bytes) -> None:
+    stored = codec.encode_bytes(data)
+    assert len(stored) <= len(data) + 1
+    assert len(data) <= len(stored) * codec.LARGEST_RATIO
+    assert codec.decode_value(stored, table="nodes", key="k") == data
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"abc", codec.zstd.compress(b"abc")[:-1], codec.zstd.compress(bytes(1 << 24)), b"\x28\xb5\x2f\xfd"],
+    ids=["nothing", "no-frame", "cut", "bomb", "no-size"],
+)
+def test_a_frame_that_was_not_stored_here_is_damage(body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(Corrupt):
+            codec.decode_value(codec.PACKED + body, table="nodes", key="k")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
 # Cursors.
 
 

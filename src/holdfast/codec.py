@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
@@ -23,7 +21,7 @@ from holdfast import json_chunks, loop_budget, value_size
 from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.loop_budget import BUDGET_BYTES, charge
 from holdfast.records.common import Document
-from holdfast.records.limits import LARGEST_CONTENT, SMALLEST_INTEGER
+from holdfast.records.limits import LARGEST_CONTENT
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -161,89 +159,9 @@ def _has_far_numbers(parts: Sequence[bytes]) -> bool:
     return looks > FAR_NUMBERS and sum(len(FAR_NUMBER.findall(STRING.sub(b'"', data))) for data in parts) > FAR_NUMBERS
 
 
-LARGEST_UNSIGNED = 2**64 - 1
-MISFIT_STEPS = 100_000
-"""The most values that are searched for the one that does not fit."""
-PLAIN_KEY = re.compile(r"\w{1,64}", re.ASCII)
-CONVERSIONS = {
-    "tuple": "use a list",
-    "set": "use a list",
-    "frozenset": "use a list",
-    "bytes": "encode it as text, or put it into an attachment",
-    "bytearray": "encode it as text, or put it into an attachment",
-    "datetime": "convert it to text or a number first",
-    "date": "convert it to text first",
-    "Decimal": "convert it to text or a number first",
-    "UUID": "convert it to text first",
-}
-
-
 def _misfit(value: Document) -> Unfit:
-    """Return the place and type of the first value that JSON cannot hold, without repeating the value."""
-    for pointer, one in islice(_parts(value), MISFIT_STEPS):
-        problem = _problem(one)
-        if problem is not None:
-            return Unfit(f"is not a JSON value: {f'value at {pointer}' if pointer else 'it'} {problem}")
-    return Unfit("is not a JSON value: it does not survive its own encoding")
-
-
-def _parts(value: Document) -> Iterator[tuple[str, Any]]:
-    """Yield a value and everything in it, in the order of the document, each part with its place."""
-    yield "", value
-    under: list[tuple[str, Iterator[tuple[object, Any]]]] = [("", _children(value))]
-    while under:
-        pointer, children = under[-1]
-        for step, one in children:
-            place = f"{pointer}/{_step(step) if isinstance(step, str) else step}"
-            yield place, one
-            if isinstance(one, dict | list):
-                under.append((place, _children(one)))
-                break
-        else:
-            under.pop()
-
-
-def _children(value: Any) -> Iterator[tuple[object, Any]]:
-    if isinstance(value, dict):
-        return iter(cast("dict[object, Any]", value).items())
-    items: list[Any] = cast("Any", value) if isinstance(value, list) else []
-    return enumerate(items)
-
-
-def _problem(value: Any) -> str | None:
-    """Return the problem of one value, apart from its contents."""
-    if isinstance(value, str):
-        return None if _is_text(value) else "contains a lone surrogate, which is not text"
-    if isinstance(value, bool) or value is None or isinstance(value, list):
-        return None
-    if isinstance(value, int):
-        return None if SMALLEST_INTEGER <= value <= LARGEST_UNSIGNED else "is a whole number of more than 64 bits"
-    if isinstance(value, float):
-        return None if math.isfinite(value) else "is NaN or infinite, which JSON does not have"
-    if isinstance(value, dict):
-        keys: Iterable[Any] = cast("Any", value)
-        return next((problem for key in keys if (problem := _key_problem(key))), None)
-    name = type(value).__name__
-    return f"is of type {name}; {CONVERSIONS.get(name, 'convert it to JSON values first')}"
-
-
-def _key_problem(key: object) -> str | None:
-    if not isinstance(key, str):
-        return f"has a key of type {type(key).__name__}; keys must be text"
-    return None if _is_text(key) else "has a key with a lone surrogate, which is not text"
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _step(key: str) -> str:
-    """Return a key as a pointer writes it. One that is not a plain word may be the caller's content, and is hidden."""
-    return key if PLAIN_KEY.fullmatch(key) else "…"
+    """Return the place and type of the first value that JSON cannot hold."""
+    return Unfit(f"is not a JSON value: {value_size.misfit(value)}")
 
 
 def _too_deep(depth: int) -> Unfit:
@@ -261,6 +179,34 @@ def _unwritable(value: Document, depth: int, size: int) -> Unfit | None:
             return _too_deep(depth)
         case "odd":
             return _misfit(value)
+
+
+# Bytes in the place of a document.
+
+RAW, PACKED = b"\x00", b"\x01"
+"""The first byte of stored bytes, which follow as they are or as a frame. No JSON begins with it."""
+LARGEST_RATIO = 16
+"""The most bytes that one stored byte may stand for, so that a page of rows stays bounded."""
+
+
+def encode_bytes(data: bytes) -> bytes:
+    """Return bytes as they are stored in the place of a document."""
+    _, body = pack(data)
+    return PACKED + body if len(body) < len(data) <= len(body) * LARGEST_RATIO else RAW + data
+
+
+def decode_value(data: bytes, *, table: str, key: object) -> Document | bytes:
+    """Decode a stored document, or bytes in its place."""
+    mark, body = data[:1], data[1:]
+    if mark == RAW:
+        return body
+    if mark != PACKED:
+        return decode_document(data, table=table, key=key)
+    size = _frame_size(body)
+    if size > len(body) * LARGEST_RATIO:
+        raise Corrupt(table, str(key), f"claims to have {size} bytes, more than were stored")
+    charge(size)
+    return _decompress(body, size, None, table=table, key=key)
 
 
 # Records.
@@ -457,6 +403,14 @@ def _chunks(decompressor: zstd.ZstdDecompressor, body: bytes, most: int) -> Iter
         yield data
         given = b""
         most -= len(data)
+
+
+def _frame_size(body: bytes) -> int:
+    """Return the size that a frame states of its content, 0 if it states none."""
+    try:
+        return zstd.get_frame_info(body).decompressed_size or 0
+    except zstd.ZstdError:
+        return 0
 
 
 def _decompress(body: bytes, size: int, base: bytes | None, *, table: str, key: object) -> bytes:

@@ -1,4 +1,6 @@
-"""Weigh a value before it is encoded: a shared part is encoded once for each of its places.
+"""Weigh a value before it is encoded, and find the part that JSON cannot hold.
+
+A shared part is encoded once for each of its places.
 
 A value of some kilobytes in memory may encode to terabytes, and encoding it takes all memory before its length is
 known. A character is at least one byte, and an element at least two, with its comma or bracket: a value that is too
@@ -7,8 +9,13 @@ long by that is too long for certain. A value that fits may still be too long, b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Literal, cast
+
+from holdfast.records.limits import SMALLEST_INTEGER
 
 LIGHT_BYTES = 1 << 20
 """Up to here, every part is visited as often as it is encoded, which is fastest for values without shared parts."""
@@ -92,3 +99,90 @@ def _weigh_shared(value: object, depth: int, size: int) -> Weight:
 def _length(values: Iterable[object]) -> int:
     """Return the number of characters of those values that are text."""
     return sum([len(one) for one in values if isinstance(one, str)])
+
+
+# Values that JSON cannot hold.
+
+LARGEST_UNSIGNED = 2**64 - 1
+MISFIT_STEPS = 100_000
+"""The most values that are searched for the one that does not fit."""
+PLAIN_KEY = re.compile(r"\w{1,64}", re.ASCII)
+CONVERSIONS = {
+    "tuple": "use a list",
+    "set": "use a list",
+    "frozenset": "use a list",
+    "bytes": "encode it as text, or put it into an attachment",
+    "bytearray": "encode it as text, or put it into an attachment",
+    "datetime": "convert it to text or a number first",
+    "date": "convert it to text first",
+    "Decimal": "convert it to text or a number first",
+    "UUID": "convert it to text first",
+}
+
+
+def misfit(value: object) -> str:
+    """Return the place and type of the first value that JSON cannot hold, without repeating the value."""
+    for pointer, one in islice(_parts(value), MISFIT_STEPS):
+        problem = _problem(one)
+        if problem is not None:
+            return f"{f'value at {pointer}' if pointer else 'it'} {problem}"
+    return "it does not survive its own encoding"
+
+
+def _parts(value: object) -> Iterator[tuple[str, Any]]:
+    """Yield a value and everything in it, in the order of the document, each part with its place."""
+    yield "", value
+    under: list[tuple[str, Iterator[tuple[object, Any]]]] = [("", _children(value))]
+    while under:
+        pointer, children = under[-1]
+        for step, one in children:
+            place = f"{pointer}/{_step(step) if isinstance(step, str) else step}"
+            yield place, one
+            if isinstance(one, dict | list):
+                under.append((place, _children(one)))
+                break
+        else:
+            under.pop()
+
+
+def _children(value: Any) -> Iterator[tuple[object, Any]]:
+    if isinstance(value, dict):
+        return iter(cast("dict[object, Any]", value).items())
+    items: list[Any] = cast("Any", value) if isinstance(value, list) else []
+    return enumerate(items)
+
+
+def _problem(value: Any) -> str | None:
+    """Return the problem of one value, apart from its contents."""
+    if isinstance(value, str):
+        return None if _is_text(value) else "contains a lone surrogate, which is not text"
+    if isinstance(value, bool) or value is None or isinstance(value, list):
+        return None
+    if isinstance(value, int):
+        return None if SMALLEST_INTEGER <= value <= LARGEST_UNSIGNED else "is a whole number of more than 64 bits"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else "is NaN or infinite, which JSON does not have"
+    if isinstance(value, dict):
+        keys: Iterable[Any] = cast("Any", value)
+        return next((problem for key in keys if (problem := _key_problem(key))), None)
+    name = type(value).__name__
+    return f"is of type {name}; {CONVERSIONS.get(name, 'convert it to JSON values first')}"
+
+
+def _key_problem(key: object) -> str | None:
+    if not isinstance(key, str):
+        return f"has a key of type {type(key).__name__}; keys must be text"
+    return None if _is_text(key) else "has a key with a lone surrogate, which is not text"
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _step(key: str) -> str:
+    """Return a key as a pointer writes it. One that is not a plain word may be the caller's content, and is hidden."""
+    return key if PLAIN_KEY.fullmatch(key) else "…"

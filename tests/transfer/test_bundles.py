@@ -161,6 +161,11 @@ def two_contents(lines: Lines) -> None:
     one(lines, "component")["document"] = 1
 
 
+def node_with_two_contents(lines: Lines) -> None:
+    line = one(lines, "node")
+    line["node"]["payload"], line["data"] = 1, base64.b64encode(b"\x00").decode()
+
+
 def no_name(lines: Lines) -> None:
     one(lines, "component")["name"] = ""
 
@@ -194,7 +199,7 @@ CHANGES: list[Callable[[Lines], None]] = [
     *(negative_usage, node_without_id),
     *(huge_number, unknown_leaf, no_checkpoint, head_twice, no_head, negative_due, work_twice, work_without_key),
     *(work_for_another, unknown_kind, other_state, two_contents, no_name, component_twice, frame_without_state),
-    *(other_bytes, other_size, missing_bytes),
+    *(node_with_two_contents, other_bytes, other_size, missing_bytes),
 ]
 
 

@@ -55,6 +55,17 @@ def at_each_line(act: Callable[[int], None]) -> Callable[[int], None]:
     return lambda _: act(next(lines))
 
 
+def test_payloads_of_bytes_move_with_their_session(target: holdfast.BlockingStore) -> None:
+    payloads = [b"", b"\x00\xff", b"line\n" * 100, "AP8=", None]
+    with holdfast.open_blocking("memory:") as store:
+        session = store.sessions.create("chat")
+        session.append(*payloads)
+        data = exported(store)
+    assert transfer.restore(target, read(data)).outcome == "imported"
+    assert target.sessions.handle("chat").messages() == payloads
+    assert is_as_in(target, data)
+
+
 def test_an_import_into_a_session_that_is_being_imported_is_refused(target: holdfast.BlockingStore) -> None:
     first, second = bundle_of("a"), bundle_of("b")
     turn_lines = sum(line["line"] != "batch" for line in opened(first)[1])

@@ -363,9 +363,11 @@ def printable(name: str) -> str:
 
 
 def gist(document: object, most: int = CELL_CHARACTERS) -> str:
-    """Return a document as one short line."""
+    """Return a document as one short line, and bytes by their length."""
     import msgspec
 
+    if isinstance(document, bytes):
+        return f"{len(document)} bytes"
     text = document if isinstance(document, str) else msgspec.json.encode(document).decode()
     return clipped(shown(text), most)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast import codec
 from holdfast.errors import ClaimLost
 from holdfast.operations import sessions
 from holdfast.ports import Transaction
 from holdfast.records.queue import WorkCompletion
 from holdfast.records.streams import StreamItem
-from holdfast.rows import BatchRow, NodeRow, RevisionRow, SessionRow
+from holdfast.rows import BatchRow, RevisionRow, SessionRow
+from holdfast.rules import graph
 from holdfast.rules import sessions as session_rules
 from holdfast.rules import streams as rules
 from holdfast.stream_rows import StreamRow
@@ -127,9 +127,5 @@ async def _messages(tx: Transaction, revision: RevisionRow) -> tuple[Any, ...]:
         path = await tx.read_path(revision.leaf_key, last)
         own = [row for row in path if row.revision == revision.revision]
         if len(own) < last:
-            return tuple(_payload(row) for row in reversed(own))
+            return tuple(graph.payload_of(row.payload, row.node_key) for row in reversed(own))
         last *= 16
-
-
-def _payload(row: NodeRow) -> Any:
-    return codec.decode_document(row.payload, table="nodes", key=row.node_key)

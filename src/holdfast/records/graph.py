@@ -27,6 +27,9 @@ class Node(Record, frozen=True):
     leaf; so does a node that would follow its own descendant. `parent=None` makes a root. `created_at_ms` is the
     store's clock unless it is given.
 
+    The payload is a JSON value, or `bytes`, which come back as bytes and are stored without encoding, compressed where
+    that saves space. Bytes inside of a JSON value are refused.
+
     >>> holdfast.Node(payload={"role": "user", "text": "hi"}).kind
     'event'
     >>> holdfast.Node("n2", parent="n1", payload={"role": "assistant", "text": "hello"}).parent

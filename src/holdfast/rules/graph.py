@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import codec
 from holdfast.errors import Corrupt, InvalidRequest, NodeConflict
+from holdfast.records.common import Document
 from holdfast.records.graph import TOMBSTONE, Graph, Node
 from holdfast.records.limits import Limits
 from holdfast.rows import LIVE, POSITION_BITS, TOMBSTONED, VACUUMED, NodeRow, RevisionRow, Segment, SessionRow
@@ -77,7 +78,7 @@ def _check_node(field: str, value: object, limits: Limits, seed: tuple[str, str]
         id=derived_id(*seed, index) if is_derived and seed else checks.identifier(f"{field}.id", node.id, limits),
         parent=UNSET if parent is UNSET else checks.optional_identifier(f"{field}.parent", parent, limits),
         kind=checks.identifier(f"{field}.kind", node.kind, limits),
-        payload=checks.document(f"{field}.payload", node.payload, limits),
+        payload=check_payload(f"{field}.payload", node.payload, limits),
         frame_id=checks.optional_identifier(f"{field}.frame_id", node.frame_id, limits),
         caused_by=checks.optional_document(f"{field}.caused_by", node.caused_by, limits),
         created_at_ms=checks.optional_whole(f"{field}.created_at_ms", node.created_at_ms),
@@ -85,12 +86,24 @@ def _check_node(field: str, value: object, limits: Limits, seed: tuple[str, str]
     )
 
 
+def check_payload(field: str, value: object, limits: Limits) -> bytes:
+    """Return a payload as the bytes to store: a document, or bytes behind a mark."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        return checks.document(field, value, limits)
+    return codec.encode_bytes(checks.content(field, cast("bytes", value), most=limits.document_bytes))
+
+
+def payload_of(data: bytes, key: object) -> Document | bytes:
+    """Return a stored payload."""
+    return codec.decode_value(data, table="nodes", key=key)
+
+
 def content_hash(node: NodeIntent) -> str:
     """Hash a node's content without its place. Reads the stored bytes: the caller may change its own objects."""
-    payload, caused_by = (
-        None if data is None else codec.decode_document(data, table="nodes", key=node.id)
-        for data in (node.payload, node.caused_by)
-    )
+    payload = payload_of(node.payload, node.id)
+    caused_by = None if node.caused_by is None else codec.decode_document(node.caused_by, table="nodes", key=node.id)
+    if isinstance(payload, bytes):
+        return codec.stable_hash([node.kind, None, node.frame_id, caused_by, codec.digest(payload)])
     return codec.stable_hash([node.kind, payload, node.frame_id, caused_by])
 
 
@@ -388,10 +401,11 @@ def _same_node(intent: NodeIntent, row: NodeRow) -> bool:
 
 
 def _canonical(data: bytes | None, row: NodeRow) -> bytes | None:
-    """Return a stored document in canonical form: key order does not count, but 1 is not True."""
+    """Return a stored value in canonical form: key order does not count, but 1 is not True."""
     if data is None:
         return None
-    return codec.encode_canonical(codec.decode_document(data, table="nodes", key=row.node_key))
+    value = payload_of(data, row.node_key)
+    return codec.encode_bytes(value) if isinstance(value, bytes) else codec.encode_canonical(value)
 
 
 def extends(session: SessionRow, intents: Sequence[NodeIntent], current: Sequence[NodeRow]) -> bool:
@@ -417,7 +431,7 @@ def node_of(row: NodeRow) -> Node:
         id=row.node_id,
         parent=row.parent_id,
         kind=row.kind,
-        payload=codec.decode_document(row.payload, table="nodes", key=row.node_key),
+        payload=payload_of(row.payload, row.node_key),
         frame_id=row.frame_id,
         caused_by=None
         if row.caused_by is None

@@ -481,7 +481,7 @@ class Session(ReachableSession):
 def _check_payloads(payloads: Sequence[Document], limits: Limits) -> None:
     """Check messages by the names that the caller knows them under."""
     for index, payload in enumerate(payloads):
-        checks.document(f"payloads[{index}]", payload, limits)
+        graph_rules.check_payload(f"payloads[{index}]", payload, limits)
 
 
 def _is_newest_path(scope: ReadScope, at: int | str | None) -> TypeGuard[ActivePath]:

@@ -120,10 +120,14 @@ class AttachmentLine(msgspec.Struct, frozen=True, tag="attachment", tag_field="l
 
 
 class NodeLine(msgspec.Struct, frozen=True, tag="node", tag_field="line"):
-    """A node. A hidden one replaces a tombstoned node without its content, so that its children have a parent."""
+    """A node. A hidden one replaces a tombstoned node without its content, so that its children have a parent.
+
+    `data` is a payload of bytes; the node then has none.
+    """
 
     node: holdfast.Node
     hidden: bool = False
+    data: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
 class ComponentLine(msgspec.Struct, frozen=True, tag="component", tag_field="line"):
@@ -345,6 +349,8 @@ def _check_line(number: int, line: Line) -> None:
             problem = f"attachment {ref.id!r} was committed, and its bytes are missing"
         case FrameLine(frame) if frame.execution_state is None and frame.execution_state_ref is not None:
             problem = f"the execution state of frame {frame.frame_id!r} is missing"
+        case NodeLine(node, _, bytes()) if node.payload is not None:
+            problem = f"node {node.id!r} has two contents"
         case ComponentLine(name, _, document, data) if document is not None and data is not None:
             problem = f"component {name!r} has two contents"
         case ComponentLine(name, ref) if ref != _ref_of(line):

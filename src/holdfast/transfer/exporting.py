@@ -106,7 +106,10 @@ def _graph(view: holdfast.sessions.SessionView) -> Iterator[NodeLine]:
     for hidden in tombstones_of(view.graph.nodes, view.graph.leaf):
         yield NodeLine(placeholder(hidden), hidden=True)
     for node in view.graph.nodes:
-        yield NodeLine(node)
+        if isinstance(node.payload, bytes):
+            yield NodeLine(msgspec.structs.replace(node, payload=None), data=node.payload)
+        else:
+            yield NodeLine(node)
 
 
 def tombstones_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> list[str]:

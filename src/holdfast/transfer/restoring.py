@@ -275,8 +275,8 @@ def _take(target: Target, line: Line, size: int, parts: Parts) -> None:
                 parts.changed = True
         case AttachmentLine():
             _put(session, line, parts)
-        case NodeLine(node):
-            parts.nodes.append(node)
+        case NodeLine(node, _, data):
+            parts.nodes.append(msgspec.structs.replace(node, payload=data) if isinstance(data, bytes) else node)
             parts.node_count += 1
             parts.nodes_bytes += size
             if (

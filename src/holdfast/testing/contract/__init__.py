@@ -5,6 +5,7 @@ from holdfast.testing.contract.artifacts import ArtifactContract
 from holdfast.testing.contract.attachments import AttachmentContract
 from holdfast.testing.contract.bench import Bench, Contract, LocalBench, ParkedWaiters, Parking
 from holdfast.testing.contract.bounds import BoundsContract
+from holdfast.testing.contract.byte_payloads import BytePayloadContract
 from holdfast.testing.contract.checkpoints import CheckpointContract
 from holdfast.testing.contract.claims import ClaimContract
 from holdfast.testing.contract.commits import CommitContract
@@ -71,6 +72,7 @@ __all__ = [
     "AttachmentContract",
     "Bench",
     "BoundsContract",
+    "BytePayloadContract",
     "CheckpointContract",
     "ClaimContract",
     "CommitContract",

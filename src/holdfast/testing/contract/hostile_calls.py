@@ -44,7 +44,7 @@ def node(id: str = "n2", parent: str | None = "n1") -> holdfast.Node:
     return holdfast.Node(id, parent, payload={}, frame_id="f", caused_by={}, created_at_ms=1)
 
 
-NODE = "id:node_id parent:id? kind:id payload:document frame_id:id? caused_by:document? created_at_ms:whole?"
+NODE = "id:node_id parent:id? kind:id payload:document_or_bytes frame_id:id? caused_by:document? created_at_ms:whole?"
 LEASE = "resource:record owner_id:id token:token fence:whole claimed_at_ms:whole expires_at_ms:whole"
 LEASED = parts("lease", ":record", LEASE)
 DRAFT = "payloads:sequence payloads[0]:document source_key:id? delivery:word slot:word merge_key:word merge_key.name:id available_at_ms:whole kind:id priority:small key:id?"  # noqa: E501
@@ -53,7 +53,7 @@ SCOPED = parts("scope", ":record", SCOPE)
 OCCURRENCE = "source_type:id source_key:id idempotency_key:id payload:document source:document?"
 ATTACHMENT = "media_type:id width:whole? height:whole? label:text?"
 PAGE = "after:cursor? limit:page"
-APPENDED = "payloads[0]:document turn_id:id? wait_ms:timeout"
+APPENDED = "payloads[0]:document_or_bytes turn_id:id? wait_ms:timeout"
 
 
 def draft(**fields: Any) -> holdfast.WorkDraft:

@@ -117,6 +117,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "pointer": (*NOT_TEXT, "a", "a/b", "\0", "\ud800"),
     "signal": (*NOT_TEXT, "", " ", "a b", "a/b", "é", "a\n", "a\0", "s" * 513),
 }  # fmt: skip
+WRONG["document_or_bytes"] = tuple(value for value in WRONG["document"] if not isinstance(value, bytes))
 
 
 class World:
@@ -254,7 +255,7 @@ class Target(msgspec.Struct, frozen=True):
     def wrong(self) -> tuple[object, ...]:
         """Return every value that must be refused here."""
         kind = self.kind.removesuffix("?")
-        takes_none = self.kind.endswith("?") or kind in ("document", "component", "args")
+        takes_none = self.kind.endswith("?") or kind in ("document", "document_or_bytes", "component", "args")
         return WRONG[kind] if takes_none else (None, *WRONG[kind])
 
     def __str__(self) -> str:
