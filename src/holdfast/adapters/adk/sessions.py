@@ -174,8 +174,8 @@ class HoldfastSessionService(BaseSessionService):
         found: list[SessionSummary] = []
         after: str | None = None
         while True:
-            page = await store.sessions.list(owner=owner, after=after, limit=PAGE)
-            found.extend(one for one in page if one.session_id.startswith(keys.app_key(app_name)))
+            page = await store.sessions.list(owner=owner, prefix=keys.app_key(app_name), after=after, limit=PAGE)
+            found.extend(page)
             after = page.next
             if after is None:
                 return found

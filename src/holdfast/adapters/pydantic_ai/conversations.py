@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+import msgspec
 from pydantic import TypeAdapter
 from pydantic_ai.conversation_store import (
     ConversationConflict,
@@ -236,30 +237,26 @@ class HoldfastConversationStore(ConversationStore):
         owner = _owner(record.scope)
         origin = record.forked_from
         shares = origin is not None and record.forked_at is not None
+        if shares and origin is not None:
+            first = msgspec.structs.replace(commit, expected_revision=None)
+            await store.sessions.fork(
+                origin, into=record.conversation_id, at=record.forked_at, owner=owner, commit=first
+            )
+            return
         async with store.transaction() as tx:
-            if shares and origin is not None:
-                session = await tx.sessions.fork(origin, into=record.conversation_id, at=record.forked_at, owner=owner)
-                view = await session.load(ActivePath(last=0))
-                begun = 0 if view is None else view.revision
-                await session.commit(_expecting(commit, begun))
-                return
             relation = Root() if origin is None else Child(origin)
             session = await tx.sessions.create(record.conversation_id, owner=owner, relation=relation)
             await session.commit(commit)
 
     async def _delete(self, conversation_id: str, expected_revision: str) -> None:
         store = await self._source.store()
-        async with store.transaction() as tx:
-            view = await self._view(tx, conversation_id)
-            if view is None or self._record_of(conversation_id, view).revision != expected_revision:
-                raise ConversationConflict(conversation_id)
-            await tx.sessions.delete(conversation_id)
-
-
-def _expecting(commit: holdfast.Commit, revision: int) -> holdfast.Commit:
-    import msgspec
-
-    return msgspec.structs.replace(commit, expected_revision=revision)
+        view = await self._view(store, conversation_id)
+        if view is None or self._record_of(conversation_id, view).revision != expected_revision:
+            raise ConversationConflict(conversation_id)
+        try:
+            await store.sessions.delete(conversation_id, expected_revision=view.revision)
+        except holdfast.HeadConflict as error:
+            raise ConversationConflict(conversation_id) from error
 
 
 def _owner(scope: str | None) -> str:
