@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -21,7 +22,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 import holdfast
-from holdfast.adapters.langgraph import HoldfastSaver, ThreadConflict
+from holdfast.adapters.langgraph import HoldfastSaver, ThreadConflict, upkeep
 
 THREAD: Any = {"configurable": {"thread_id": "t1"}}
 
@@ -243,6 +244,38 @@ def test_a_pruned_thread_keeps_its_newest_state_and_nothing_else(url: str) -> No
             saver.prune(["t1"], strategy="all")
 
 
+@pytest.mark.parametrize("late", ["checkpoint", "write"])
+def test_what_comes_while_a_thread_is_pruned_is_kept(url: str, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    with holdfast.open_blocking(url) as store, HoldfastSaver(store) as saver, HoldfastSaver(store) as other:
+        for number in range(1, 4):
+            put(saver, str(number), str(number - 1) if number > 1 else None, a=f"{number}" * 500)
+        left = [1]
+
+        async def slowly(*arguments: Any) -> Any:
+            found = await upkeep_with_values(*arguments)
+            if left:
+                left.clear()
+                config: Any = {"configurable": {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": "3"}}
+                if late == "checkpoint":
+                    put(other, "4", "3", a="late" * 500)
+                else:
+                    other.put_writes(config, [("a", "late")], "task")
+            return found
+
+        upkeep_with_values = upkeep.with_values
+        monkeypatch.setattr(upkeep, "with_values", slowly)
+        saver.prune(["t1"])
+        assert not left
+        found = saver.get_tuple(THREAD)
+        assert found is not None
+        if late == "checkpoint":
+            assert (found.checkpoint["id"], len(list(saver.list(THREAD)))) == ("4", 1)
+        else:
+            assert (found.checkpoint["id"], found.pending_writes) == ("3", [("task", "a", "late")])
+            assert len(list(saver.list(THREAD))) == 1
+        assert store.maintenance.verify().findings == ()
+
+
 def test_store_wide_retention_drops_old_checkpoints(url: str) -> None:
     with holdfast.open_blocking(url) as store, HoldfastSaver(store) as saver:
         for number in range(1, 6):
@@ -375,6 +408,69 @@ def test_a_session_that_is_not_a_thread_is_left_alone(url: str) -> None:
                 call()
         assert list(saver.list(None)) == []
         assert store.sessions.handle("t1").messages() == ["hi"]
+
+
+@pytest.mark.parametrize("thread", [7, uuid.UUID(int=5)], ids=["number", "uuid"])
+def test_a_thread_id_that_is_not_text_is_taken_as_text(url: str, thread: Any) -> None:
+    config: Any = {"configurable": {"thread_id": thread}}
+    with HoldfastSaver(url) as saver:
+        graph = chat_graph(saver)
+        graph.invoke(hello("a"), config)
+        assert len(list(saver.list(config))) == 3
+        saver.copy_thread(thread, "copy")
+        saver.prune([thread])
+        assert len(list(saver.list(config))) == 1
+        assert value_of(saver, thread=str(thread)) is not None
+        saver.delete_thread(thread)
+        assert graph.get_state(config).values == {}
+        assert len(list(saver.list({"configurable": {"thread_id": "copy"}}))) == 3
+
+
+@pytest.mark.parametrize(
+    "thread", [None, "", " ", "x" * 600, "a\0b", "\ud800"], ids=["none", "empty", "blank", "long", "nul", "lone"]
+)
+def test_a_wrong_thread_id_is_refused_by_its_name(thread: Any) -> None:
+    with HoldfastSaver("memory:") as saver:
+        for call in (
+            lambda: chat_graph(saver).invoke(hello("a"), {"configurable": {"thread_id": thread}}),
+            lambda: asyncio.run(chat_graph(saver).ainvoke(hello("a"), {"configurable": {"thread_id": thread}})),
+            lambda: saver.delete_thread(thread),
+            lambda: saver.prune([thread]),
+        ):
+            with pytest.raises(holdfast.InvalidRequest) as refused:
+                call()
+            assert refused.value.field == "thread_id"
+
+
+def test_a_value_over_the_limit_is_refused_by_its_channel(url: str) -> None:
+    limits = holdfast.Limits(component_bytes=4_000, document_bytes=4_000)
+    with holdfast.open_blocking(url, limits=limits) as store, HoldfastSaver(store) as saver:
+        put(saver, "1", a=1)
+        with pytest.raises(holdfast.InvalidRequest) as refused:
+            put(saver, "2", "1", a=1, b="x" * 5_000)
+        assert (refused.value.field, refused.value.limit) == ("channel_values.b", 4_000)
+        config: Any = {"configurable": {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": "1"}}
+        with pytest.raises(holdfast.InvalidRequest) as refused:
+            saver.put_writes(config, [("a", 1), ("b", "x" * 5_000)], "task")
+        assert (refused.value.field, refused.value.limit) == ("writes['b']", 4_000)
+        found = saver.get_tuple(THREAD)
+        assert found is not None
+        assert (found.checkpoint["id"], found.pending_writes) == ("1", [])
+
+
+def test_many_writes_of_a_task_are_stored_together_or_not(url: str) -> None:
+    limits = holdfast.Limits(document_bytes=4_000)
+    with holdfast.open_blocking(url, limits=limits) as store, HoldfastSaver(store) as saver:
+        put(saver, "1", a=1)
+        config: Any = {"configurable": {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": "1"}}
+        writes: list[tuple[str, Any]] = [("a", number) for number in range(2_500)]
+        with pytest.raises(holdfast.InvalidRequest):
+            saver.put_writes(config, [*writes, ("a", "x" * 5_000)], "task")
+        for _ in range(2):
+            saver.put_writes(config, writes, "task")
+        found = saver.get_tuple(THREAD)
+        assert found is not None
+        assert found.pending_writes == [("task", "a", number) for number in range(2_500)]
 
 
 def test_a_config_without_a_thread_is_refused(url: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from langgraph.store.memory import InMemoryStore
 
 import holdfast
 from holdfast.adapters.langgraph import HoldfastStore
+from holdfast.adapters.langgraph import items as stored_items
 from holdfast.testing.clock import ManualClock
 
 LABELS = ("users", "ada", "bob", "ada-2", "x!y", "%", "ü")
@@ -131,6 +134,82 @@ def test_compacting_erases_what_was_replaced(url: str) -> None:
         assert opened.maintenance.stats().nodes == 1
         asyncio.run(store.acompact())
         assert opened.maintenance.verify().findings == ()
+
+
+def test_an_item_that_is_put_while_the_store_is_compacted_is_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open_blocking(url) as opened, HoldfastStore(opened) as store, HoldfastStore(opened) as other:
+        store.put(("a",), "k", {"n": 1})
+        threads: list[threading.Thread] = []
+
+        async def slowly(*arguments: Any) -> Any:
+            found = await live(*arguments)
+            thread = threading.Thread(target=other.put, args=(("a",), "late", {"n": 2}))
+            thread.start()
+            threads.append(thread)
+            time.sleep(0.2)
+            return found
+
+        live = stored_items.live
+        monkeypatch.setattr(stored_items, "live", slowly)
+        store.compact()
+        monkeypatch.undo()
+        [thread] = threads
+        thread.join(20)
+        assert {item.key for item in store.search(("a",))} == {"k", "late"}
+
+
+def test_a_read_that_renews_an_item_does_not_take_back_a_later_value(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open_blocking(url) as opened, HoldfastStore(opened) as store, HoldfastStore(opened) as other:
+        get = stored_items.get
+        for change in ("value", "deletion"):
+            store.put(("a",), "k", {"n": 1}, ttl=10)
+
+            async def slowly(*arguments: Any, change: str = change) -> Any:
+                found = await get(*arguments)
+                if change == "value":
+                    other.put(("a",), "k", {"n": 2}, ttl=10)
+                else:
+                    other.delete(("a",), "k")
+                return found
+
+            monkeypatch.setattr(stored_items, "get", slowly)
+            seen = store.get(("a",), "k", refresh_ttl=True)
+            monkeypatch.undo()
+            assert seen is not None
+            assert seen.value == {"n": 1}
+            left = store.get(("a",), "k")
+            assert (None if left is None else left.value) == ({"n": 2} if change == "value" else None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "ttl", "field"),
+    [
+        ("k", {"a": float("nan")}, None, "ops[0].value"),
+        ("k", {"a": (1, 2)}, None, "ops[0].value"),
+        ("k", {1: 2}, None, "ops[0].value"),
+        ("k", [1], None, "ops[0].value"),
+        ("k", "text", None, "ops[0].value"),
+        ("k", {"a": "x" * 5_000}, None, "ops[0].value"),
+        ("k" * 600, {}, None, "ops[0].key"),
+        ("\ud800", {}, None, "ops[0].key"),
+        ("k", {}, float("inf"), "ops[0].ttl"),
+    ],
+    ids=["nan", "tuple", "key-of-a-number", "list", "text", "too-long", "long-key", "surrogate", "endless"],
+)
+def test_an_item_that_cannot_be_stored_is_refused_by_its_part(
+    url: str, key: str, value: Any, ttl: float | None, field: str
+) -> None:
+    limits = holdfast.Limits(document_bytes=4_000)
+    with holdfast.open_blocking(url, limits=limits) as opened, HoldfastStore(opened) as store:
+        store.put(("a",), "kept", {"n": 1})
+        with pytest.raises(holdfast.InvalidRequest) as refused:
+            store.put(("a",), key, value, ttl=ttl)
+        assert refused.value.field == field
+        assert "/value/" not in str(refused.value)
+        with pytest.raises(holdfast.InvalidRequest) as refused:
+            store.batch([PutOp(("a",), "kept", {"n": 2}), PutOp(("a",), key, value, ttl=ttl)])
+        assert refused.value.field == field.replace("0", "1")
+        assert [item.value for item in store.search(("a",))] == [{"n": 1}]
 
 
 def test_tasks_use_it_on_a_store_of_their_own(url: str) -> None:

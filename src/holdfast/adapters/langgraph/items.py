@@ -6,8 +6,10 @@ item is tombstoned in the transaction that adds its successor.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -15,13 +17,15 @@ import msgspec
 import holdfast
 from holdfast.adapters.langgraph.payloads import escaped, unescaped
 from holdfast.adapters.langgraph.ports import Port
-from holdfast.errors import Corrupt, Incompatible, SessionDeleted
+from holdfast.errors import Corrupt, Incompatible, InvalidRequest, SessionDeleted
 from holdfast.sessions import IdRange
 
 ITEM: Final = "langgraph.item"
 FORMAT: Final = 1
 MINUTE_MS: Final = 60_000
 NODES_A_CALL: Final = 1_000
+
+_PART = re.compile(r"nodes\[(\d+)\]\.(payload|id)")
 
 Name = tuple[tuple[str, ...], str]
 """The namespace and the key of an item."""
@@ -61,12 +65,20 @@ class Stored(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A change of an item; without a value its deletion."""
+    """A change of an item; without a value its deletion.
+
+    `seen` is the version whose time to live begins anew: a later one stays as it is. `field` names the operation.
+    """
 
     namespace: tuple[str, ...]
     key: str
     value: Mapping[str, Any] | None
     ttl_ms: int | None = None
+    seen: str | None = None
+    field: str = "ops[0]"
+
+
+_NONE = Stored("", (), "", Body(FORMAT, {}), 0)
 
 
 def _start_of(namespace: Sequence[str]) -> str:
@@ -143,20 +155,43 @@ async def below(port: Port, session_id: str, prefix: tuple[str, ...]) -> list[St
 
 async def apply(port: Port, session_id: str, puts: Iterable[Put]) -> None:
     """Make changes, all of them or none."""
-    await port.create(session_id, name=session_id, parent=None)
     async with port.transaction() as transaction:
-        added: list[holdfast.Node] = []
+        # Holds the session, so that no other writer comes between what is read and what is written.
+        await transaction.create(session_id, name=session_id, parent=None)
+        added: list[tuple[Put, holdfast.Node]] = []
         gone: list[str] = []
         for put in puts:
             versions = await _read(transaction, session_id, _key_range(put.namespace, put.key))
+            if put.seen is not None and put.seen != max(versions, key=lambda item: item.rank, default=_NONE).node_id:
+                continue
             gone.extend(item.node_id for item in versions)
             if put.value is not None:
                 made_at_ms = min((item.created_at_ms for item in versions), default=None)
-                added.append(_node(put, made_at_ms))
+                added.append((put, _node(put, made_at_ms)))
         for start in range(0, len(added), NODES_A_CALL):
-            await transaction.add_nodes(session_id, added[start : start + NODES_A_CALL], on_conflict="refuse")
+            part = added[start : start + NODES_A_CALL]
+            with _naming([put for put, _ in part]):
+                await transaction.add_nodes(session_id, [node for _, node in part], on_conflict="refuse")
         for start in range(0, len(gone), NODES_A_CALL):
             await transaction.tombstone(session_id, gone[start : start + NODES_A_CALL])
+
+
+@contextlib.contextmanager
+def _naming(puts: Sequence[Put]) -> Generator[None]:
+    """Name the operation in a refusal, and not the node that it became."""
+    try:
+        yield
+    except InvalidRequest as error:
+        found = _PART.fullmatch(error.field)
+        if found is None:
+            raise
+        part, problem = "key", f"makes an id with its namespace that {error.problem}"
+        if found[2] == "payload":
+            part, problem = (
+                "value",
+                error.problem.replace("value at /value/", "value at /").replace("value at /value ", "it "),
+            )
+        raise InvalidRequest(f"{puts[int(found[1])].field}.{part}", problem, limit=error.limit) from error
 
 
 def _node(put: Put, made_at_ms: int | None) -> holdfast.Node:
@@ -179,6 +214,8 @@ async def sweep(port: Port, session_id: str) -> int:
 async def compact(port: Port, session_id: str) -> None:
     """Erase everything but the items as they are, in one transaction."""
     async with port.transaction() as transaction:
+        # Holds the session: an item that is put meanwhile comes after the compaction.
+        await transaction.create(session_id, name=session_id, parent=None)
         kept = await live(transaction, session_id, IdRange())
         await transaction.delete(session_id)
         await transaction.create(session_id, name=session_id, parent=None)

@@ -219,10 +219,15 @@ class Driver:
     """Runs the adapter's coroutines for threads and for tasks, on the store that it was given or has opened.
 
     A store that was given stays the caller's. One that was opened by its URL is closed with `close`, or when the last
-    saver that uses it is collected.
+    saver that uses it is collected. `field_of` gives the caller's name of a field that the store refuses.
     """
 
-    def __init__(self, store: str | holdfast.BlockingStore | holdfast.Store) -> None:
+    def __init__(
+        self,
+        store: str | holdfast.BlockingStore | holdfast.Store,
+        field_of: Callable[[str], str] = str,
+    ) -> None:
+        self._field_of = field_of
         self.close: Callable[[], object] = _nothing
         self._blocking: ThreadPort | None = None
         self._tasks: TaskPort | None = None
@@ -242,14 +247,24 @@ class Driver:
                 "was opened for tasks with holdfast.open: use the async methods of the graph, or give a URL or a store "
                 "of holdfast.open_blocking",
             )
-        return finished(call(self._blocking))
+        return finished(self._naming(call, self._blocking))
 
     def start(self, call: Callable[[Port], Coroutine[Any, Any, T]]) -> Awaitable[T]:
         """Run a call for a task. Once it has begun it goes on to its end, even if the task is cancelled."""
         if self._tasks is not None:
-            return asyncio.shield(asyncio.ensure_future(call(self._tasks)))
+            return asyncio.shield(asyncio.ensure_future(self._naming(call, self._tasks)))
         loop = asyncio.get_running_loop()
         return asyncio.shield(loop.run_in_executor(None, partial(self.run, call)))
+
+    async def _naming(self, call: Callable[[Port], Coroutine[Any, Any, T]], port: Port) -> T:
+        """Run a call, and name the caller's field in a refusal."""
+        try:
+            return await call(port)
+        except holdfast.InvalidRequest as error:
+            field = self._field_of(error.field)
+            if field == error.field:
+                raise
+            raise holdfast.InvalidRequest(field, error.problem, limit=error.limit) from error
 
 
 def _nothing() -> None:

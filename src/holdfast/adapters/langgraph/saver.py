@@ -65,7 +65,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         if serde is not None and allowed:
             raise InvalidRequest("allow", "is for the serialiser of Holdfast: tell your own which types it may load")
         super().__init__(serde=serde or StrictSerializer(allow=allowed))
-        self._driver = Driver(store)
+        self._driver = Driver(store, _field_of)
         self._threads = Threads()
         self._upkeep = Upkeep(self._threads)
 
@@ -136,7 +136,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         limit: int | None,
     ) -> Sequence[Found]:
         named: dict[str, Any] = {} if config is None else config.get("configurable", {})
-        thread_id: str | None = named.get("thread_id")
+        thread_id = None if named.get("thread_id") is None else _thread_id(named["thread_id"])
         namespace: str | None = named.get("checkpoint_ns")
         if thread_id is not None and namespace is not None:
             places = [Place(thread_id, namespace)]
@@ -238,19 +238,22 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Erase a thread with its subgraphs."""
-        self._driver.run(lambda port: self._upkeep.delete_thread(port, thread_id))
+        self._driver.run(lambda port: self._upkeep.delete_thread(port, _thread_id(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Erase a thread with its subgraphs."""
-        await self._driver.start(lambda port: self._upkeep.delete_thread(port, thread_id))
+        await self._driver.start(lambda port: self._upkeep.delete_thread(port, _thread_id(thread_id)))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread. Idempotent: call it again after an interruption."""
-        self._driver.run(lambda port: self._upkeep.copy_thread(port, source_thread_id, target_thread_id))
+        self._driver.run(lambda port: self._copy(port, source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread. Idempotent: call it again after an interruption."""
-        await self._driver.start(lambda port: self._upkeep.copy_thread(port, source_thread_id, target_thread_id))
+        await self._driver.start(lambda port: self._copy(port, source_thread_id, target_thread_id))
+
+    async def _copy(self, port: Port, source: str, target: str) -> None:
+        await self._upkeep.copy_thread(port, _thread_id(source), _thread_id(target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace, or with the strategy `delete` none."""
@@ -265,7 +268,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             raise InvalidRequest("strategy", f"must be 'keep_latest' or 'delete', not {strategy!r}")
         prune = self._upkeep.prune if strategy == "keep_latest" else self._upkeep.delete_thread
         for thread_id in thread_ids:
-            await prune(port, thread_id)
+            await prune(port, _thread_id(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Erase the checkpoints of runs. Reads every thread of the store."""
@@ -383,7 +386,21 @@ def _place_of(config: RunnableConfig) -> Place:
     named: dict[str, Any] = config.get("configurable", {})
     if "thread_id" not in named:
         raise InvalidRequest("config", "names no thread_id: give {'configurable': {'thread_id': ...}}")
-    return Place(str(named["thread_id"]), str(named.get("checkpoint_ns") or ""))
+    return Place(_thread_id(named["thread_id"]), str(named.get("checkpoint_ns") or ""))
+
+
+def _field_of(field: str) -> str:
+    """Return LangGraph's name of a field of the store."""
+    if field in ("session_id", "parent"):
+        return "thread_id"
+    return field.replace("checkpoint.", "channel_values.", 1) if field.startswith("checkpoint.") else field
+
+
+def _thread_id(value: object) -> str:
+    """Return the id of a thread as text: LangGraph's own savers take numbers and UUIDs, too."""
+    if value is None or not str(value).strip():
+        raise InvalidRequest("thread_id", "is empty: give each conversation an id of its own")
+    return str(value)
 
 
 def _checkpoint_id(config: RunnableConfig) -> str | None:

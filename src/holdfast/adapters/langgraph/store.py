@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
@@ -101,7 +102,7 @@ class HoldfastStore(BaseStore):
     async def _batch(self, port: Port, ops: Sequence[Op]) -> list[Result]:
         results: list[Result] = []
         puts: dict[items.Name, Put] = {}
-        for op in ops:
+        for index, op in enumerate(ops):
             if isinstance(op, GetOp):
                 found = await items.get(port, self._session_id, op.namespace, op.key)
                 if found is not None and op.refresh_ttl:
@@ -119,7 +120,7 @@ class HoldfastStore(BaseStore):
                 results.append(_namespaces(await items.live(port, self._session_id, IdRange()), op))
             else:
                 ttl_ms = None if op.ttl is None else round(op.ttl * MINUTE_MS)
-                puts[op.namespace, op.key] = Put(op.namespace, op.key, op.value, ttl_ms)
+                puts[op.namespace, op.key] = Put(op.namespace, op.key, op.value, ttl_ms, field=f"ops[{index}]")
                 results.append(None)
         if puts:
             await items.apply(port, self._session_id, puts.values())
@@ -139,14 +140,28 @@ def _checked(ops: Iterable[Op]) -> list[Op]:
             )
         if isinstance(op, PutOp) and op.index:
             raise InvalidRequest(f"{field}.index", "HoldfastStore has no vectors: leave it out, or give False")
+        if isinstance(op, PutOp):
+            _check_put(field, op)
     return given
+
+
+def _check_put(field: str, op: PutOp) -> None:
+    value: object = op.value
+    if value is not None and not isinstance(value, dict):
+        raise InvalidRequest(f"{field}.value", f"must be a dict, not {type(value).__name__}")
+    if op.ttl is not None and not math.isfinite(op.ttl):
+        raise InvalidRequest(f"{field}.ttl", "must be a number of minutes, or None for an item that stays")
+    for part, text in (("namespace", "".join(op.namespace)), ("key", op.key)):
+        if text != text.encode(errors="replace").decode():
+            raise InvalidRequest(f"{field}.{part}", "contains a lone surrogate, which is not text")
 
 
 def _refresh(puts: dict[items.Name, Put], found: Iterable[Stored]) -> None:
     """Let the time to live of items begin anew, unless the batch changes them anyway."""
     for one in found:
         if one.body.ttl_ms is not None:
-            puts.setdefault((one.namespace, one.key), Put(one.namespace, one.key, one.body.value, one.body.ttl_ms))
+            again = Put(one.namespace, one.key, one.body.value, one.body.ttl_ms, seen=one.node_id)
+            puts.setdefault((one.namespace, one.key), again)
 
 
 def _fields(item: Stored) -> dict[str, Any]:

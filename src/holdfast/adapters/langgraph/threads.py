@@ -6,6 +6,7 @@ of its checkpoints. The newest checkpoint is the one with the greatest id, which
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ from holdfast.sessions import Ref
 
 KNOWN: Final = 512
 """Most checkpoints whose refs are kept, so that a put need not load its parent."""
+NODES_A_CALL: Final = 1_000
+"""Most writes that are added in one call."""
+_PAYLOAD = re.compile(r"nodes\[(\d+)\]\.payload")
 TRIES: Final = 8
 """Most commits of one put, each after another writer was faster."""
 
@@ -217,20 +221,24 @@ class Threads:
             if not nodes:
                 return
             try:
-                receipt = await port.add_nodes(place.session_id, nodes, on_conflict="keep")
+                kept = await _added(port, place, nodes)
             except SessionDeleted:
                 self.forget(place.session_id)
                 await self.create(port, place)
                 parent = None
                 continue
-            except InvalidRequest:
+            except InvalidRequest as error:
+                refused = _PAYLOAD.fullmatch(error.field)
+                if refused is not None:
+                    channel = nodes[int(refused[1])].payload["channel"]
+                    raise InvalidRequest(f"writes[{channel!r}]", error.problem, limit=error.limit) from error
                 if parent is None:
                     raise
                 # The thread was pruned meanwhile: the checkpoint is gone, and these stand alone.
                 self.forget(place.session_id)
                 parent = None
                 continue
-            if not receipt.kept or all(write.index >= 0 for write in writes):
+            if not kept or all(write.index >= 0 for write in writes):
                 return
             # Another writer took the next version of one of them.
 
@@ -245,3 +253,12 @@ class Threads:
         if head is not None:
             self._remember(place.session_id, head)
         return found
+
+
+async def _added(port: Port, place: Place, nodes: Sequence[holdfast.Node]) -> int:
+    """Add writes, all or none: a task that has some of its writes would not run again. Return how many were there."""
+    if len(nodes) <= NODES_A_CALL:
+        return (await port.add_nodes(place.session_id, nodes, on_conflict="keep")).kept
+    async with port.transaction() as transaction:
+        parts = [nodes[start : start + NODES_A_CALL] for start in range(0, len(nodes), NODES_A_CALL)]
+        return sum([(await transaction.add_nodes(place.session_id, part, on_conflict="keep")).kept for part in parts])
