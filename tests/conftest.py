@@ -96,14 +96,18 @@ depend on its seed.
 """
 DRAWN_BENCHES = {"second-blocking": 2, "pooled-blocking": 2, "sqlite-async": 2, "postgres-async": 2}
 """Benches that repeat the contract of another one."""
+DRAWN_VALUES = {"sqlite-blocking": 3, "postgres-blocking": 3}
+"""Benches of which a case runs with its first values always, and with its others in turn: in memory all of them run."""
 
 
 def is_drawn(item: pytest.Item) -> bool:
     """Report whether this run's seed draws a test. Most tests always run."""
     place = f"{item.path.relative_to(Path(__file__).parent).as_posix()}::{item.name}"
     parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    bench = str(parameters.get("bench"))
     share = max(
-        DRAWN_BENCHES.get(str(parameters.get("bench")), 1),
+        DRAWN_BENCHES.get(bench, 1),
+        1 if is_first_of_its_values(item) else DRAWN_VALUES.get(bench, 1),
         *(share for start, share in DRAWN.items() if place.startswith(start)),
         1,
     )
