@@ -18,6 +18,8 @@ def host_of(address: str) -> str:
     >>> host_of("localhost:8321"), host_of("[::1]:8321"), host_of("evil.example")
     ('localhost', '::1', 'evil.example')
     """
+    if any(one in address for one in "/?#@\\"):
+        return ""
     try:
         return urlsplit(f"//{address}").hostname or ""
     except ValueError:

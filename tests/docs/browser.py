@@ -31,13 +31,13 @@ def find_browser() -> str | None:
 class Browser:
     """One page in a headless browser."""
 
-    def __init__(self, program: str, profile: Path) -> None:
+    def __init__(self, program: str, profile: Path, more: tuple[str, ...] = ()) -> None:
         from_us, self._write = os.pipe()
         self._read, from_browser = os.pipe()
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
         # It asks no server but the one of the test.
         flags += ["--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        flags += ["--hide-scrollbars"]
+        flags += ["--hide-scrollbars", *more]
         command = [program, *flags, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
         self._process = subprocess.Popen(
             [sys.executable, "-c", BEGIN, str(from_us), str(from_browser), *command],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
 import pytest
@@ -20,6 +22,8 @@ import holdfast
 from holdfast.inspector.app import LOOK_EVERY_S
 
 PATIENCE_S = 60
+REBOUND = "--host-resolver-rules=MAP evil.example 127.0.0.1"
+"""The name of another site that points at this machine."""
 LIVE = "document.getElementById('live')?.textContent.endsWith('· live')"
 PROGRAM = find_browser()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium on this machine")
@@ -46,7 +50,7 @@ def served(url: str) -> Generator[str]:
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
     assert PROGRAM is not None
-    with Browser(PROGRAM, tmp_path / "profile") as browser:
+    with Browser(PROGRAM, tmp_path / "profile", (REBOUND,)) as browser:
         yield browser
 
 
@@ -143,3 +147,69 @@ def test_a_person_who_reads_is_not_disturbed(address: str, browser: Any, url: st
     assert "queue retry" in browser.value("document.getSelection().toString()")
     browser.value("document.getSelection().removeAllRanges()")
     browser.wait("document.querySelectorAll('.role-user').length === 4", PATIENCE_S)
+
+
+# Other sites.
+
+EVIL = """<!doctype html><title>evil</title><script>
+const told = {};
+async function attack() {
+  const paths = ["/sessions", "/metrics", "/live?path=/"];
+  for (const path of paths) {
+    try { told[path] = (await fetch("BASE" + path, {credentials: "include"})).type; }
+    catch (error) { told[path] = "refused"; }
+  }
+  const body = new URLSearchParams({words: '["queue", "resume", "mail <i>"]'});
+  try { await fetch("BASE/remedy", {method: "POST", body, credentials: "include", mode: "no-cors"}); }
+  catch (error) { told.fetch = "refused"; }
+  const frame = document.createElement("iframe");
+  frame.name = "frame";
+  document.body.append(frame);
+  const form = document.createElement("form");
+  Object.assign(form, {method: "post", action: "BASE/remedy", target: "frame"});
+  const field = document.createElement("input");
+  form.append(Object.assign(field, {name: "words", value: '["queue", "resume", "mail <i>"]'}));
+  document.body.append(form);
+  frame.addEventListener("load", () => { told.form = "sent"; window.told = told; });
+  form.submit();
+}
+addEventListener("load", attack);
+</script><body></body>"""
+
+
+class Evil(BaseHTTPRequestHandler):
+    """Serves the page of another site on this machine."""
+
+    page: ClassVar[bytes] = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(self.page)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_a_page_of_another_site_reads_and_writes_nothing(address: str, browser: Any, url: str) -> None:
+    browser.go(address)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    base, _, token = address.partition("/?token=")
+    Evil.page = EVIL.replace("BASE", base).encode()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Evil) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            for host in ("127.0.0.1", "evil.example"):
+                browser.go(f"http://{host}:{server.server_port}/")
+                told = browser.wait("document.title === 'evil' && window.told", PATIENCE_S)
+                refused = {"/sessions": "refused", "/metrics": "refused", "/live?path=/": "refused"}
+                assert {name: told[name] for name in refused} == refused, host
+        finally:
+            server.shutdown()
+    with holdfast.open_blocking(url) as store:
+        assert [one.kind for one in store.queue.limits() if one.paused] == ["mail <i>"], "nothing was resumed"
+    # Its name points at this machine now, and it knows the port.
+    port = base.rpartition(":")[2]
+    browser.go(f"http://evil.example:{port}/sessions?token={token}")
+    browser.wait("document.body?.textContent.includes('This host name is not served here')", PATIENCE_S)

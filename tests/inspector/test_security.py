@@ -8,6 +8,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 from tests.inspector.conftest import HOST, TOKEN
 
 import holdfast
@@ -29,6 +30,8 @@ def test_without_the_token_nothing_is_shown(url: str, path: str) -> None:
             assert (answer.status_code, "token is missing" in answer.text) == (403, True)
         client.cookies.set("holdfast-inspector", "guess")
         assert client.get(path).status_code == 403
+        for wrong in ("Bearer guess", "Bearer", TOKEN, f"Basic {TOKEN}"):
+            assert client.get(path, headers={"authorization": wrong}).status_code == 403
 
 
 def test_the_token_leaves_the_address_and_becomes_a_strict_cookie(url: str) -> None:
@@ -41,8 +44,56 @@ def test_the_token_leaves_the_address_and_becomes_a_strict_cookie(url: str) -> N
         assert client.get("/sessions").status_code == 200
 
 
+def test_a_scraper_brings_the_token_in_a_header(url: str) -> None:
+    with TestClient(inspector(url, token=TOKEN, hosts=[HOST], allow_writes=True)) as client:
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        assert client.get("/metrics", headers=headers).status_code == 200
+        written = client.post("/remedy", data={"words": '["queue", "resume", "x"]'}, headers=headers)
+        assert written.status_code == 403, "a write comes from the page"
+
+
+def test_inspectors_on_two_ports_do_not_sign_each_other_out(url: str) -> None:
+    """A browser sends the cookies of a host to all of its ports."""
+    cookies: dict[str, str] = {}
+    for port, token in ((8321, "one"), (8322, "two")):
+        with TestClient(inspector(url, token=token), base_url=f"http://localhost:{port}") as client:
+            client.get("/", params={"token": token})
+            cookies.update(client.cookies)
+    for port, token in ((8321, "one"), (8322, "two")):
+        app = inspector(url, token=token)
+        with TestClient(app, base_url=f"http://localhost:{port}", cookies=cookies) as client:
+            assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "///evil.example", "/\\evil.example", "/%2f%2fevil.example/"])
+def test_the_token_leads_to_no_other_host(url: str, path: str) -> None:
+    with TestClient(inspector(url, token=TOKEN, hosts=[HOST])) as client:
+        answer = client.get(f"http://{HOST}{path}?token={TOKEN}", follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"][:2]) in {(303, "/e"), (303, "/%")}
+
+
+def test_web_sockets_are_refused(url: str) -> None:
+    with (
+        TestClient(inspector(url, authenticate=lambda _: True)) as client,
+        pytest.raises(WebSocketDisconnect),
+        client.websocket_connect("/live"),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example", "[::1", "evil:80"]
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "",
+        "localhost@evil.example",
+        "[::1",
+        "evil:80",
+        "localhost/evil",
+        "localhost?",
+        "localhost.",
+    ],
 )
 def test_another_host_name_is_refused(url: str, host: str) -> None:
     """A page of another site that had its name point at this machine (DNS rebinding) sends its own name."""
@@ -65,6 +116,11 @@ def test_loopback_names_are_served(url: str, host: str) -> None:
     [
         {},
         {"origin": "null"},
+        {"origin": "http://["},
+        {"origin": "testserver"},
+        {"origin": "file://testserver"},
+        {"origin": "http://ada@testserver"},
+        {"origin": "http://testserver/"},
         {"origin": "https://evil.example"},
         {"origin": "http://testserver.evil.example"},
         {"origin": "http://testserver:81"},

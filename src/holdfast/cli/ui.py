@@ -47,7 +47,9 @@ def ui(call: Call) -> int:
         call.terminal.line(f"http://{place}:{port}/?token={token}")
         call.terminal.flush()
         call.terminal.note("writes are allowed" if given.allow_writes else "read-only: --allow-writes offers remedies")
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            app, log_level="warning", timeout_graceful_shutdown=1, server_header=False, proxy_headers=False, ws="none"
+        )
         uvicorn.Server(config).run(sockets=[listening])
     return 0
 

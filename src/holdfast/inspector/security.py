@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection
 from inspect import isawaitable
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
@@ -59,8 +58,12 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            # No page uses a web socket.
+            await send({"type": "websocket.close", "code": 1008})
             return
         refused = await self._refused(HTTPConnection(scope))
         await (self._app if refused is None else refused)(scope, receive, _with_headers(send))
@@ -83,14 +86,29 @@ class Guard:
             allowed = await answer if isawaitable(answer) else answer
             return None if allowed is True else PlainTextResponse("Not allowed.", 403)
         assert self._token is not None, "an application without a token has a hook"
-        if _equal(request.cookies.get(COOKIE), self._token):
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if _equal(request.cookies.get(cookie_of(request)), self._token):
+            return None
+        if kind.lower() == "bearer" and _equal(given.strip(), self._token):
             return None
         if request.scope["method"] in SAFE_METHODS and _equal(request.query_params.get("token"), self._token):
             # The token leaves the address bar, and the browser sends the cookie to this site alone.
-            moved = RedirectResponse(str(request.url.remove_query_params("token").replace(scheme="", netloc="")), 303)
-            moved.set_cookie(COOKIE, self._token, httponly=True, samesite="strict", path="/")
+            moved = RedirectResponse(_without_token(request), 303)
+            moved.set_cookie(cookie_of(request), self._token, httponly=True, samesite="strict", path="/")
             return moved
         return PlainTextResponse("The token is missing. Open the address that was printed.", 403)
+
+
+def cookie_of(request: HTTPConnection) -> str:
+    """Return the name of the cookie. A browser sends cookies to every port of a host: each port has its own."""
+    _, _, port = request.headers.get("host", "").rpartition(":")
+    return f"{COOKIE}-{port}" if port.isascii() and port.isdigit() else COOKIE
+
+
+def _without_token(request: HTTPConnection) -> str:
+    """Return the address without its token. It begins with one slash: two would name another host."""
+    url = request.url.remove_query_params("token")
+    return str(url.replace(scheme="", netloc="", path="/" + url.path.lstrip("/\\")))
 
 
 def _equal(given: str | None, wanted: str) -> bool:
@@ -99,9 +117,10 @@ def _equal(given: str | None, wanted: str) -> bool:
 
 def _same_origin(request: HTTPConnection) -> bool:
     """Return True if a browser says that a write comes from a page of the same site."""
-    origin = request.headers.get("origin")
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    return origin is not None and urlsplit(origin).netloc == request.headers.get("host") and site == "same-origin"
+    origins = request.headers.getlist("origin")
+    scheme, sign, place = origins[0].partition("://") if len(origins) == 1 else ("", "", "")
+    is_same = bool(sign) and scheme in {"http", "https"} and place == request.headers.get("host")
+    return is_same and request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
 
 
 def _with_headers(send: Send) -> Send:
