@@ -130,7 +130,7 @@ def test_turns_and_events_are_counted_between_two_looks() -> None:
 
 
 @contextmanager
-def on_a_terminal(file: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def on_a_terminal(file: Path, kind: str = "xterm") -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     inside, outside = pty.openpty()
     variables = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "HOLDFAST_URL"}}
     process = subprocess.Popen(
@@ -138,7 +138,7 @@ def on_a_terminal(file: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         stdin=outside,
         stdout=outside,
         stderr=outside,
-        env={**variables, "TERM": "xterm", "PYTHONUTF8": "1", "COLUMNS": "80", "LINES": "24"},
+        env={**variables, "TERM": kind, "PYTHONUTF8": "1", "COLUMNS": "80", "LINES": "24"},
     )
     os.close(outside)
     try:
@@ -177,4 +177,13 @@ def test_it_is_drawn_in_place_and_leaves_the_terminal_as_it_was(file: Path, leav
             process.send_signal(leave)
         seen = read_until(inside, lambda seen: screen.LEAVE in seen, seen)
         assert seen.endswith(screen.LEAVE)
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_pictures_follow_each_other_on_a_terminal_that_cannot_be_drawn_on(file: Path) -> None:
+    with on_a_terminal(file, "dumb") as (process, inside):
+        seen = read_until(inside, lambda seen: seen.count("every 0.1 s") >= 3)
+        assert "\x1b" not in seen
+        assert max(map(len, seen.split("\r\n"))) <= 80
+        process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 0

@@ -56,6 +56,15 @@ class Terminal:
         """Return whether the output is a terminal that can be drawn on."""
         return self._out.isatty() and os.environ.get("TERM") != "dumb"
 
+    @property
+    def columns(self) -> int | None:
+        """Return the width of the terminal, None if the output is none."""
+        if not self._out.isatty():
+            return None
+        import shutil  # costs more than the rest of this module
+
+        return shutil.get_terminal_size().columns
+
     def screen(self) -> Screen:
         """Return the whole terminal, to be drawn on."""
         from holdfast.cli.screen import Screen
@@ -135,11 +144,10 @@ class Terminal:
         """Print a table. On a terminal its columns are fitted to the width, with long cells shortened, but no ids."""
         texts = [[cell(value) for value in row] for row in rows]
         widths = [max(len(text) for text in column) for column in zip(titles, *texts, strict=True)]
-        if self._out.isatty():
-            import shutil  # costs more than the rest of this module
-
+        columns = self.columns
+        if columns is not None:
             least = [width if title in OF_IDS else len(title) for title, width in zip(titles, widths, strict=True)]
-            widths = fitted(widths, least, shutil.get_terminal_size().columns)
+            widths = fitted(widths, least, columns)
         self.line((_row(titles, widths), "bold"))
         for row in texts:
             self.line(_row([shortened(text, width) for text, width in zip(row, widths, strict=True)], widths))

@@ -34,7 +34,8 @@ COMMANDS = (
         "An object, one a line without `--once`: `at_ms`, `rates` (`turns`, `events`, `is_complete`, or null at the\n"
         "first look), `running_processes` (at most 1000 are counted), `workers` (each a `WorkerInfo`), `depths`\n"
         "(each a `QueueDepth`), `concerns` (each a `Concern`).",
-        "q, Escape or Ctrl-C leaves. A rate counts committed turns, and events of processes: steps, signals, progress\n"
-        "and ends. ≥ means that more changed than one look reads. Attention is looked for every 10 s.",
+        "q, Escape or Ctrl-C leaves. On a terminal that cannot be drawn on, pictures follow each other until Ctrl-C.\n"
+        "A rate counts committed turns, and events of processes: steps, signals, progress and ends. ≥ means that more\n"
+        "changed than one look reads. Attention is looked for every 10 s.",
     ),
 )

@@ -71,7 +71,7 @@ class Looks:
 def top(call: Call) -> int:
     """Show the store until the user leaves."""
     pause_s = max(LEAST_INTERVAL_MS, call.options.interval) / 1000
-    if not call.options.once and not call.options.json and not call.terminal.is_live:
+    if not call.options.once and not call.options.json and call.terminal.columns is None:
         raise Misused("there is no terminal to draw on: add --once, or --json for a line of JSON at each look")
     with call.store() as store:
         looks = Looks(store)
@@ -82,8 +82,10 @@ def top(call: Call) -> int:
                 _print(call, looks.look())
             elif call.options.json:
                 _stream(call, looks, pause_s)
-            else:
+            elif call.terminal.is_live:
                 _draw(call, looks, pause_s)
+            else:
+                _append(call, looks, pause_s)
         except KeyboardInterrupt:
             return 0  # Ctrl-C is a usual way to leave
     return 0
@@ -95,6 +97,23 @@ def _print(call: Call, picture: Picture) -> None:
         return
     for line in frame(picture, call.options.interval):
         call.terminal.line(*line)
+
+
+def _append(call: Call, looks: Looks, pause_s: float) -> None:
+    """Print one picture below the other, on a terminal that cannot be drawn on."""
+    while True:
+        try:
+            picture = looks.look()
+        except holdfast.Unavailable as error:
+            if not error.retryable:
+                raise
+            call.terminal.line((f"not available: {error}", "red"))
+        else:
+            for line in frame(picture, call.options.interval, call.terminal.columns):
+                call.terminal.line(*line)
+        call.terminal.line("")
+        call.terminal.flush()
+        time.sleep(pause_s)
 
 
 def _stream(call: Call, looks: Looks, pause_s: float) -> None:

@@ -66,10 +66,10 @@ def _queue(facts: SessionFacts) -> Iterator[Cause]:
     first_of_claims = {row.claim_id: row for row in reversed(claimed)}
     for row in sorted(first_of_claims.values(), key=lambda one: one.enqueue_seq):
         yield _claimed(facts, row)
-    lease = facts.lease
-    if lease is not None and lease.is_live(now_ms) and not any(one.claim_owner == lease.owner_id for one in claimed):
-        yield _session_lease(facts, lease)
     free = [row for row in facts.batches if not row.is_claimed(now_ms)]
+    lease = facts.lease if facts.lease is not None and facts.lease.is_live(now_ms) else None
+    if lease is not None and (free or not any(one.claim_owner == lease.owner_id for one in claimed)):
+        yield _session_lease(facts, lease, len(free))
     if facts.paused:
         yield Cause(
             "session-paused",
@@ -78,7 +78,10 @@ def _queue(facts: SessionFacts) -> Iterator[Cause]:
             remedy=("sessions", "resume", facts.session_id),
         )
     if free:
-        yield from _unclaimed(facts, free, exclusively=[row for row in claimed if row.claim_exclusive])
+        causes = _unclaimed(facts, free, exclusively=[row for row in claimed if row.claim_exclusive])
+        # No free worker may claim what is paused or under a lease, and that is said already.
+        is_shut = facts.paused or lease is not None
+        yield from (cause for cause in causes if cause.name != "unclaimed" or not is_shut)
 
 
 def _claimed(facts: SessionFacts, row: BatchRow) -> Cause:
@@ -106,17 +109,18 @@ def _claimed(facts: SessionFacts, row: BatchRow) -> Cause:
     )
 
 
-def _session_lease(facts: SessionFacts, lease: LeaseRow) -> Cause:
+def _session_lease(facts: SessionFacts, lease: LeaseRow, waiting: int) -> Cause:
     holder = holder_of(facts.workers, lease.owner_id or "", lease.claimed_at_ms, lease.expires_at_ms, facts.now_ms)
     dead = holder.is_alive is False
     return Cause(
         "session-lease-held",
         until(lease.expires_at_ms, facts.now_ms) if dead else "works",
         "the lease on the session keeps every other owner out"
-        + (", and its holder has stopped reporting" if dead else ""),
+        + (", and its holder has stopped reporting" if dead else "")
+        + (f": {_batches(waiting, facts)}" if waiting else ""),
         since_ms=lease.claimed_at_ms,
         holder=holder,
-        next="others may claim when the lease ends, unless its holder renews it",
+        next="unless its holder renews it, others may claim when the lease ends",
         next_at_ms=lease.expires_at_ms,
         remedy=() if holder.is_alive else ("leases", "release", "--session", facts.session_id),
     )

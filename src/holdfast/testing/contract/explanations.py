@@ -204,9 +204,9 @@ class ExplanationContract(Contract):
         report(store)
         enqueued(store)
         lease = store.leases.claim(OnSession("chat"), owner_id="me", ttl_ms=HOUR_MS)
-        said = of_session(store)
-        assert [one.name for one in said.causes] == ["session-lease-held", "unclaimed"]
-        cause = said.causes[0]
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing) == ("session-lease-held", "works")
+        assert cause.problem.endswith("keeps every other owner out: 1 batch waits"), "no free worker may claim it"
         assert cause.remedy == ("leases", "release", "--session", "chat")
         assert cause.holder is not None
         assert (cause.holder.owner_id, cause.next_at_ms) == ("me", clock.now_ms() + HOUR_MS)
@@ -219,11 +219,23 @@ class ExplanationContract(Contract):
         assert only(of_session(store)).name == "unclaimed"
         assert store.queue.claim_next(owner_id="w1") is not None, "claims of any session's work see it, too"
 
+    def test_the_lease_of_an_owner_that_works_is_named_if_other_work_waits_behind_it(
+        self, store: BlockingStore
+    ) -> None:
+        report(store)
+        enqueued(store)
+        store.leases.claim(OnSession("chat"), owner_id="me", ttl_ms=HOUR_MS)
+        assert store.queue.claim("chat", owner_id="me") is not None
+        assert only(of_session(store)).name == "claimed"
+        enqueued(store, "2")
+        assert [one.name for one in of_session(store).causes] == ["claimed", "session-lease-held"]
+        assert store.queue.claim_next(owner_id="w1") is None
+
     def test_pauses_of_a_session_and_of_a_kind_are_told_apart(self, store: BlockingStore) -> None:
         report(store)
         enqueued(store)
         store.sessions.handle("chat").pause()
-        cause = of_session(store).causes[0]
+        cause = only(of_session(store))
         assert (cause.name, cause.standing, cause.remedy) == (
             "session-paused",
             "stuck",
