@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 import holdfast
 from holdfast.testing.crashes import Effects, survives_crashes
-from holdfast.worker import BlockingRun, Retry, Run, Worker
+from holdfast.worker import BlockingRun, ChildFailed, Retry, Run, Worker
 from holdfast.worker import journal as journals
 from holdfast.worker import processes as settling
 from holdfast.worker import steps as recording
@@ -158,6 +159,108 @@ def test_waits_that_differ_by_chance_are_named() -> None:
     plays[0], most = 0, len(points) + 2  # the play after the crashes: that of the cancel
     with pytest.raises(AssertionError, match="cancel at wait 1: there was none: the run waited 0 times, and 1 times"):
         survives_crashes(worker, "order", setup=setup)
+
+
+# Declared behaviour and chance are no harm.
+
+
+@pytest.mark.parametrize("bound", ["owner_bound", "external"])
+def test_a_run_that_must_not_run_again_may_be_abandoned_and_nothing_more(bound: Any) -> None:
+    worker, effects = Worker("memory:"), Effects()
+
+    @worker.process("order")
+    async def order(run: Run) -> Any:
+        try:
+            paid = await (await run.start("pay")).result()
+        except ChildFailed:
+            return "unknown"
+        await run.step("ship", effects.record, "ship", run.key("ship"))
+        return paid
+
+    @worker.process("pay", recovery=bound)
+    async def pay(run: Run) -> str:
+        await run.step("pay", effects.record, "pay")  # without a key: it is never called again
+        return "paid"
+
+    assert survives_crashes(worker, "order", effects=effects).result == "paid"
+    assert survives_crashes(worker, "pay", effects=effects).result == "paid"
+
+
+def test_an_effect_that_an_abandoned_run_leaves_to_others_is_not_doubled() -> None:
+    worker, effects = Worker("memory:"), Effects()
+
+    @worker.process("order")
+    async def order(run: Run) -> Any:
+        await run.step("pay", effects.record, "pay")
+        return await (await run.start("ship")).result()
+
+    @worker.process("ship", recovery="owner_bound")
+    async def ship(run: Run) -> str:
+        return "shipped"
+
+    with pytest.raises(AssertionError, match="effect 'pay' was doubled"):
+        survives_crashes(worker, "order", effects=effects)
+
+
+def test_children_of_any_id_result_and_signal_are_compared_as_they_can_be() -> None:
+    worker = Worker("memory:")
+
+    @worker.process("order", signals=["stop"])
+    async def order(run: Run) -> Any:
+        child = await run.start("ship", id=await run.uuid())
+        return {"shipped_at": await child.result()}
+
+    @worker.process("ship")
+    async def ship(run: Run) -> int:
+        await run.signal("approve")
+        return await run.now()
+
+    report = survives_crashes(worker, "order", signals={"approve": 1}, compare=sorted)
+    assert report.result == ["shipped_at"]
+
+
+async def make(store: Any) -> None:
+    if await store.sessions.open("s") is None:
+        await store.sessions.create("s")
+
+
+@pytest.mark.parametrize(
+    ("way", "harm"),
+    [
+        ("once", None),
+        ("by chance", None),
+        ("doubled", "session 's' has message \"hi\" in addition; add it in a turn whose id stays"),
+        ("lost", "while suspended at test_crashes.py:.* in say: session 's' lost message \"hi\""),
+    ],
+)
+def test_messages_of_sessions_are_effects(way: str, harm: str | None) -> None:
+    worker = Worker("memory:")
+    said: set[str] = set()
+
+    async def say(store: Any, message: Any, turn_id: str | None) -> None:
+        if way == "lost":
+            if said:
+                return
+            said.add("said")  # before it is said: a crash in between loses the message
+            await asyncio.sleep(0)
+        await store.sessions.handle("s").append(message, turn_id=turn_id)
+
+    @worker.process("order")
+    async def order(run: Run) -> None:
+        await run.step("make", partial(make, run.store))
+        message = {"id": await run.uuid()} if way == "by chance" else "hi"
+        turn_id = None if way == "doubled" else run.key("say")
+        await run.step("say", partial(say, run.store), message, turn_id)
+
+    def check() -> None:
+        reduce = len if way == "by chance" else None
+        survives_crashes(worker, "order", compare_message=reduce, setup=said.clear)
+
+    if harm is None:
+        check()
+    else:
+        with pytest.raises(AssertionError, match=harm):
+            check()
 
 
 # Planted bugs.

@@ -7,8 +7,8 @@ compared with that of a run without a crash: an effect that happened twice or ne
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -17,6 +17,7 @@ import msgspec
 
 import holdfast
 from holdfast.records.processes import CHILD_ENDED
+from holdfast.run_chains import parent_run
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.crash_points import Crash, Points, ProxiedStore, suspending
 from holdfast.worker import Worker
@@ -70,10 +71,27 @@ class CrashReport(msgspec.Struct, frozen=True):
     result: Any
 
 
+class _RunEnd(msgspec.Struct, frozen=True):
+    """The end of one run. The outcome is None if it has not ended."""
+
+    kind: str
+    outcome: dict[str, Any] | None
+    parent: str | None
+    is_bound: bool
+    """A crash may abandon it: its handler says that it must not be called again."""
+
+    @property
+    def is_abandoned(self) -> bool:
+        """True if it was abandoned as its handler says."""
+        return self.is_bound and self.outcome is not None and self.outcome["type"] == "abandoned"
+
+
 class _End(msgspec.Struct, frozen=True):
     """The state in which a scenario ended."""
 
-    outcomes: dict[str, Any]
+    runs: dict[str, _RunEnd]
+    sessions: dict[str, Counter[str]]
+    """The messages of each session."""
     effects: Counter[str]
     idle: int
     """Times that nothing could be claimed while the run had not ended."""
@@ -85,10 +103,26 @@ class _End(msgspec.Struct, frozen=True):
     @property
     def last(self) -> dict[str, Any] | None:
         """The outcome of the run, or of the last one that it continued as."""
-        outcome: Any = self.outcomes["run"]
+        outcome: Any = self.runs["run"].outcome
         while outcome is not None and "continued_as" in (outcome.get("control") or {}):
-            outcome = self.outcomes[outcome["control"]["continued_as"]]
+            outcome = self.runs[outcome["control"]["continued_as"]].outcome
         return None if outcome is None else dict(outcome)
+
+    def touched_by_abandoned(self) -> set[str]:
+        """Return the runs that were abandoned as their handlers say, and those above them, which may end otherwise."""
+        found: set[str] = set()
+        ids: list[str | None] = [id for id, run in self.runs.items() if run.is_abandoned]
+        while ids:
+            id = ids.pop()
+            for each, run in self.runs.items():
+                if each not in found and _is_or_continues(each, id):
+                    found.add(each)
+                    ids.append(run.parent)
+        return found
+
+
+def _is_or_continues(run_id: str, first: str | None) -> bool:
+    return first is not None and (run_id == first or run_id.startswith(f"{first}~"))
 
 
 def survives_crashes(
@@ -101,13 +135,18 @@ def survives_crashes(
     effects: Effects | None = None,
     setup: Callable[[], object] | None = None,
     compare: Callable[[Any], Any] | None = None,
+    compare_message: Callable[[Any], Any] | None = None,
 ) -> CrashReport:
     """Start a run, crash its worker at every point in turn, and raise `AssertionError` if one of them does harm.
 
     `signals` are the payloads that the run gets when it waits for them; each is also sent early, at every point, and
     the run is also cancelled at every wait. A run that waits for another signal fails the test: it would end nowhere.
-    `setup` resets your own fakes before each scenario. `compare` reduces a
-    result to the part that does not depend on chance.
+    Messages in sessions are effects: one that is doubled or lost fails the test. A crash may abandon a run that is
+    `owner_bound` or `external`, and then what comes after it does not happen; nothing may happen twice.
+
+    `setup` resets your own fakes before each scenario. `compare` reduces the result of the run to the part that does
+    not depend on chance, and `compare_message` a message of a session. With `compare`, of other runs only the way in
+    which they end is compared. Runs whose ids depend on chance are told apart by kind and outcome.
 
     >>> from holdfast.testing.crashes import Effects, survives_crashes
     >>> worker, effects = holdfast.Worker("memory:"), Effects()
@@ -119,7 +158,8 @@ def survives_crashes(
     'charged 7'
     """
     handler = handler_of(worker, kind, version)
-    scenario = _Scenario(worker, (kind, version, args), signals or {}, effects or Effects(), setup, compare)
+    comparing = _Comparing(compare, compare_message)
+    scenario = _Scenario(worker, (kind, version, args), signals or {}, effects or Effects(), setup, comparing)
     expected, points = scenario.play("crash", None)
     if expected.last is None and handler.recovery != "external":
         said = "; ".join([*expected.held.values(), *expected.waits]) or "it waits for nothing"
@@ -152,6 +192,31 @@ class _NoKeeper:
     def give_up_overdue(self) -> None: ...
 
 
+class _Comparing(msgspec.Struct, frozen=True):
+    """Reduces outcomes and messages to the parts that do not depend on chance."""
+
+    result: Callable[[Any], Any] | None
+    message: Callable[[Any], Any] | None
+
+    def outcome(self, process: holdfast.processes.Process) -> dict[str, Any] | None:
+        """Return the outcome of a run in a form that can be compared."""
+        if process.outcome is None:
+            return None
+        found: dict[str, Any] = msgspec.to_builtins(process.outcome)
+        if found["type"] == "abandoned":
+            return {"type": "abandoned"}
+        if self.result is None or "value" not in found:
+            return found
+        if not _is_or_continues(process.id, "run"):
+            return {"type": found["type"]}
+        return {**found, "value": found["value"] if process.continued_as else self.result(found["value"])}
+
+    def messages(self, given: Iterable[Any]) -> Counter[str]:
+        """Return messages in a form that can be compared."""
+        reduced = given if self.message is None else map(self.message, given)
+        return Counter(msgspec.json.encode(one, order="deterministic").decode() for one in reduced)
+
+
 class _Scenario:
     """One run from its start to its end, with one crash, early signal or cancel."""
 
@@ -162,7 +227,7 @@ class _Scenario:
         signals: Mapping[str, Any],
         effects: Effects,
         setup: Callable[[], object] | None,
-        compare: Callable[[Any], Any] | None,
+        compare: _Comparing,
     ) -> None:
         self._worker = worker
         self._run = run
@@ -251,25 +316,36 @@ class _Scenario:
         return True
 
     async def _send_all(self, store: holdfast.Store) -> None:
-        with suppress(holdfast.AlreadyTerminal):  # the run has ended: it needs no signal
+        async for process in holdfast.every(store.processes.list):
             for name, payload in self._signals.items():
-                await store.processes.handle("run").signal(name, payload)
+                # A run that has ended needs no signal, and one that declares others takes none.
+                with suppress(holdfast.AlreadyTerminal, holdfast.errors.UndeclaredSignal):
+                    await store.events.signal(process.id, name, payload)
 
     async def _end(self, store: holdfast.Store, idle: int) -> _End:
-        outcomes: dict[str, Any] = {}
+        runs: dict[str, _RunEnd] = {}
         waits: list[str] = []
         held: dict[str, str] = {}
         async for process in holdfast.every(store.processes.list, status="any"):
-            outcome = None if process.outcome is None else msgspec.to_builtins(process.outcome)
-            if outcome is not None and self._compare is not None and "value" in outcome:
-                outcome["value"] = self._compare(outcome["value"])
-            outcomes[process.id] = outcome
+            runs[process.id] = self._run_end(process)
             if process.is_held:
                 held[process.id] = f"it is held: {process.last_error}"
-            elif outcome is None and process.wait is not None:
+            elif process.outcome is None and process.wait is not None:
                 name = process.wait.name
                 waits.append(f"run {process.id!r} waits for signal {name!r}: give it with signals={{{name!r}: …}}")
-        return _End(outcomes, self._effects.happened(), idle, tuple(waits), held)
+        sessions = {
+            one.session_id: self._compare.messages(await store.sessions.handle(one.session_id).messages())
+            async for one in holdfast.every(store.sessions.list)
+        }
+        return _End(runs, sessions, self._effects.happened(), idle, tuple(waits), held)
+
+    def _run_end(self, process: holdfast.processes.Process) -> _RunEnd:
+        given, handlers = process.input, self._worker.handlers
+        is_bound = process.recovery != "rerunnable"
+        if isinstance(given, holdfast.processes.Run) and handlers.takes(given):
+            is_bound |= handlers.of_run(given.kind, given.version).recovery != "rerunnable"
+        parent = parent_run(process.provenance.caused_by)
+        return _RunEnd(process.identity.kind, self._compare.outcome(process), parent, is_bound)
 
 
 def _require_handler(worker: Worker, process: holdfast.processes.Process, clock: ManualClock) -> None:
@@ -295,32 +371,77 @@ def _not_cancelled(expected: _End, found: _End, number: int) -> list[str]:
 
 
 def _differences(expected: _End, found: _End) -> list[str]:
-    return [*_lost(expected, found), *_other_effects(expected.effects, found.effects)]
+    is_cut = bool(found.touched_by_abandoned() - expected.touched_by_abandoned())
+    return [*_lost(expected, found), *_other_effects(expected, found, is_cut=is_cut)]
 
 
 def _lost(expected: _End, found: _End) -> list[str]:
+    """Say which runs did not end as without a crash. What an abandoned run did not get to is not lost."""
     said: list[str] = []
-    for id, outcome in expected.outcomes.items():
-        now = found.outcomes.get(id)
-        if now != outcome:
-            said.append(f"run {id!r} ended as {now or _goes_on(found, id)} instead of {outcome}")
-    return said + [f"run {id!r} was started in addition" for id in found.outcomes if id not in expected.outcomes]
+    excused = found.touched_by_abandoned() - expected.touched_by_abandoned()
+    for id in expected.runs.keys() & found.runs.keys():
+        before, now = expected.runs[id].outcome, found.runs[id].outcome
+        if now != before and (id not in excused or now is None):
+            said.append(f"run {id!r} ended as {now or _goes_on(found, id)} instead of {before}")
+    # An id that is made by chance is another one in each scenario.
+    gone, new = _others(expected, found), _others(found, expected)
+    for kind in sorted({*gone, *new}):
+        if not excused:
+            said += [f"a run of {kind!r} that ended as {one} was lost" for one in _left(gone[kind], new[kind])]
+        said += [
+            f"a run of {kind!r} was started in addition, and ended as {one}" for one in _left(new[kind], gone[kind])
+        ]
+    return said
+
+
+def _others(one: _End, other: _End) -> defaultdict[str, list[Any]]:
+    """Return the outcomes of the runs that are in one end only, by kind."""
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    for id, run in one.runs.items():
+        if id not in other.runs:
+            found[run.kind].append(run.outcome)
+    return found
+
+
+def _left(outcomes: list[Any], matched: list[Any]) -> list[Any]:
+    left = list(outcomes)
+    for one in matched:
+        if one in left:
+            left.remove(one)
+    return left
 
 
 def _goes_on(found: _End, id: str) -> str:
     return f"nothing: {found.held.get(id, 'it waits or is lost')}"
 
 
-def _other_effects(expected: Counter[str], found: Counter[str]) -> list[str]:
+def _other_effects(expected: _End, found: _End, *, is_cut: bool) -> list[str]:
+    """Say which effects and messages happened more or less often. If a run was abandoned, less often is right."""
     said: list[str] = []
-    for name in sorted({*expected, *found}):
-        before, now = expected[name], found[name]
+    for name in sorted({*expected.effects, *found.effects}):
+        before, now = expected.effects[name], found.effects[name]
         if now > before:
             advice = "give it a key that stays, run.key(step)"
             said.append(f"effect {name!r} was doubled: {now} times instead of {before}; {advice}")
-        elif now < before:
+        elif now < before and not is_cut:
             said.append(f"effect {name!r} was lost: {now} times instead of {before}")
+    both = expected.sessions.keys() & found.sessions.keys()
+    before_by_id, now_by_id = _messages(expected, both), _messages(found, both)
+    for id in sorted({*before_by_id, *now_by_id}):
+        was, is_now = before_by_id[id], now_by_id[id]
+        for text in (is_now - was).elements():
+            advice = "add it in a turn whose id stays, session.turn(run.key(step))"
+            said.append(f"session {id!r} has message {text[:200]} in addition; {advice}")
+        said += [f"session {id!r} lost message {text[:200]}" for text in (was - is_now).elements() if not is_cut]
     return said
+
+
+def _messages(end: _End, known: Set[str]) -> defaultdict[str, Counter[str]]:
+    """Return messages by session. Those of sessions whose ids are made by chance are one."""
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for id, messages in end.sessions.items():
+        found[id if id in known else "(an id of its own)"] += messages
+    return found
 
 
 def _stepping(handlers: Handlers, points: Points) -> Handlers:
