@@ -61,11 +61,13 @@ async def newest(tx: Transaction, session_id: str, *, key_only: bool = False) ->
 
 async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
     """Create the session if it is absent or deleted. Give it the metadata unless it has some already."""
-    await _hold_parent(tx, meta)
+    parent = await _hold_parent(tx, meta)
     row = await tx.find_session(meta.session_id)
     if tx.is_retry and row is not None and row.deleted_at_ms is not None:
         # The earlier try may have made it and a later delete removed it; making it again would undo that delete.
         raise replacements.gone(f"session {meta.session_id!r}")
+    if row is None or row.deleted_at_ms is not None or row.created_at_ms is None:
+        rules.require_parent(parent)
     if row is None or row.deleted_at_ms is not None:
         fresh = rules.new_session(meta.session_id, after=row, now_ms=tx.now_ms)
         row = await tx.insert_session(rules.with_meta(fresh, meta, tx.now_ms))
@@ -127,10 +129,9 @@ async def save_meta(tx: Transaction, address: Address, meta: SessionMeta) -> Ses
     return row
 
 
-async def _hold_parent(tx: Transaction, meta: SessionMeta) -> None:
+async def _hold_parent(tx: Transaction, meta: SessionMeta) -> SessionRow | None:
     """Lock the parent that the metadata names, before the session itself: a deletion of its tree misses no child."""
-    if isinstance(meta.relation, Child):
-        await tx.find_session(meta.relation.parent_session_id)
+    return await tx.find_session(meta.relation.parent_session_id) if isinstance(meta.relation, Child) else None
 
 
 async def list_page(tx: Transaction, filter: SessionFilter, listing: str) -> Page[SessionSummary]:

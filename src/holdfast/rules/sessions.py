@@ -35,6 +35,12 @@ def admit(row: SessionRow | None, session_id: str, incarnation: int | None) -> S
     return row
 
 
+def require_parent(parent: SessionRow | None) -> None:
+    """Raise `SessionDeleted` for a parent that is known to be deleted. One that was never made may come later."""
+    if parent is not None:
+        admit(parent, parent.session_id, None)
+
+
 def new_session(session_id: str, *, after: SessionRow | None, now_ms: int) -> SessionRow:
     """Return a session without metadata, in the incarnation after the given one."""
     return SessionRow(

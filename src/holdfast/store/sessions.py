@@ -58,8 +58,9 @@ class Sessions:
     ) -> Session:
         """Return a handle on the session, created now if it is absent. Existing metadata is never overwritten.
 
-        An id that was deleted starts anew; handles of the deleted session stay dead. `labels` are small texts by which
-        sessions are listed; `session.set_labels` changes them.
+        An id that was deleted starts anew; handles of the deleted session stay dead. `SessionDeleted` if the `relation`
+        of a new session names a deleted parent. `labels` are small texts by which sessions are listed;
+        `session.set_labels` changes them.
 
         >>> session = store.sessions.create("chat-42", name="First steps", owner="ada", labels={"project": "home"})
         >>> session.meta().name, session.meta().labels
@@ -254,9 +255,9 @@ class Sessions:
         Nodes beside the path (`add_nodes`) make no revision. A session that is gone already is no conflict.
 
         With `tree`, its descendants go with it in the same transaction: the sessions whose relation names it as
-        their parent, forks included, those that name one of these, and so on. A child that is created at the same time
-        goes, too, or is created after the deletion; a fork at the same time goes, too, or is refused. More sessions
-        than `Limits.tree_sessions` are `InvalidRequest`. Descendants of a session that is gone already are deleted.
+        their parent, forks included, those that name one of these, and so on. A child or a fork that is created at the
+        same time goes, too, or is refused. More sessions than `Limits.tree_sessions` are `InvalidRequest`. Descendants
+        of a session that is gone already are deleted.
 
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.append("hi")

@@ -259,7 +259,7 @@ def test_a_child_that_is_moved_away_while_the_tree_waits_for_it_stays(clean_post
     run(clean_postgres_url, case)
 
 
-def test_a_child_that_waits_for_the_deletion_of_its_parent_comes_after_it(clean_postgres_url: str) -> None:
+def test_a_child_that_waits_for_the_deletion_of_its_parent_is_refused(clean_postgres_url: str) -> None:
     async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
         await store.sessions.create("root")
         async with gate.transaction():
@@ -267,7 +267,8 @@ def test_a_child_that_waits_for_the_deletion_of_its_parent_comes_after_it(clean_
             assert (await tx.sessions.delete("root", tree=True)).descendant_ids == ()
             creation = asyncio.ensure_future(store.sessions.create("child", relation=Child("root")))
             await somebody_waits(onlooker)
-        assert await (await creation).meta() is not None
-        assert (await store.sessions.delete("root", tree=True)).descendant_ids == ("child",)
+        with pytest.raises(holdfast.SessionDeleted):
+            await creation
+        assert len(await store.sessions.list()) == 0
 
     run(clean_postgres_url, case)

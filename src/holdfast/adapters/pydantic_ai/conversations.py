@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import msgspec
@@ -22,7 +23,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
 import holdfast
 from holdfast.adapters.sharing import Place, Source, naming, require_kinds, settled
-from holdfast.sessions import ActivePath, Child, Root, SessionSummary, SessionView, Unchanged
+from holdfast.sessions import ActivePath, Child, SessionSummary, SessionView, Unchanged
 
 FAMILY: Final = "pydantic-ai"
 MESSAGE: Final = "pydantic-ai.message"
@@ -244,8 +245,7 @@ class HoldfastConversationStore(ConversationStore):
             )
             return
         async with store.transaction() as tx:
-            relation = Root() if origin is None else Child(origin)
-            session = await tx.sessions.create(record.conversation_id, owner=owner, relation=relation)
+            session = await _created(tx, record.conversation_id, owner, origin)
             await session.commit(commit)
 
     async def _delete(self, conversation_id: str, expected_revision: str) -> None:
@@ -257,6 +257,14 @@ class HoldfastConversationStore(ConversationStore):
             await store.sessions.delete(conversation_id, expected_revision=view.revision)
         except holdfast.HeadConflict as error:
             raise ConversationConflict(conversation_id) from error
+
+
+async def _created(tx: holdfast.Store, conversation_id: str, owner: str, origin: str | None) -> holdfast.Session:
+    """Create a session, as the child of the one that it was forked from, unless that is deleted by now."""
+    if origin is not None:
+        with suppress(holdfast.SessionDeleted):
+            return await tx.sessions.create(conversation_id, owner=owner, relation=Child(origin))
+    return await tx.sessions.create(conversation_id, owner=owner)
 
 
 def _owner(scope: str | None) -> str:
