@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 import threading
 from collections.abc import Awaitable, Generator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import holdfast
 
@@ -163,16 +164,49 @@ def with_lists(value: Any, depth: int = 0) -> Any:
 
 
 @contextlib.contextmanager
-def naming(field: str) -> Generator[None, None, None]:
-    """Name the caller's argument instead of the node's payload in a refusal: `items[2]`."""
+def naming(field: str, *, is_one: bool = False, **others: str) -> Generator[None]:
+    """Name the caller's argument in a refusal: `items[2]` and not the payload of a node, or `event` if it is one.
+
+    `others` has the caller's names of further fields, by the last part of the store's.
+    """
     try:
         yield
     except holdfast.InvalidRequest as error:
         found = PAYLOAD.fullmatch(error.field)
-        if found is None:
+        named = others.get(error.field.rpartition(".")[2])
+        if found is not None:
+            named = field if is_one else f"{field}[{found[1]}]"
+        elif error.field == "graph.nodes":
+            named = field
+        if named is None:
             raise
-        problem = str(error).removeprefix(f"{error.field}: ")
-        raise holdfast.InvalidRequest(f"{field}[{found[1]}]", problem, limit=error.limit) from error
+        raise holdfast.InvalidRequest(named, error.problem, limit=error.limit) from error
+
+
+@contextlib.contextmanager
+def reading(key: str) -> Generator[None]:
+    """Report stored data that the framework cannot take as damage. The content is in the cause, not in the message."""
+    try:
+        yield
+    except holdfast.HoldfastError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise holdfast.errors.Corrupt(
+            "sessions", key, f"its data is not of this framework ({type(error).__name__})"
+        ) from error
+
+
+def require_numbers(field: str, value: Any) -> None:
+    """Refuse NaN and infinity, which JSON does not have: frameworks write null in their place."""
+    under = [value]
+    while under:
+        one = under.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            raise holdfast.InvalidRequest(field, "has a NaN or infinite number, which JSON does not have")
+        if isinstance(one, dict):
+            under.extend(cast("Any", one).values())
+        elif isinstance(one, list | tuple):
+            under.extend(cast("Any", one))
 
 
 def require_kinds(session_id: str, nodes: Sequence[holdfast.Node], family: str, known: Sequence[str]) -> None:

@@ -170,3 +170,19 @@ def test_a_value_that_json_cannot_hold_and_a_newer_format_are_refused(url: str) 
             await tasks.get("t", NOBODY)
 
     run(url, body)
+
+
+@pytest.mark.parametrize("document", [{}, {"task": 7}, {"task": {"id": [1]}}], ids=["none", "number", "wrong-field"])
+def test_a_damaged_task_is_damage_and_a_wrong_id_is_named(url: str, document: Any) -> None:
+    async def body(tasks: HoldfastTaskStore) -> None:
+        await tasks.save(task_of("t", ["hi"]), NOBODY)
+        store = await tasks._tasks._source.store()
+        (listed,) = await store.sessions.list()
+        damaged = holdfast.Checkpoint(turn_state={"format": 1, **document})
+        await store.sessions.handle(listed.session_id).commit(holdfast.Commit(checkpoint=damaged))
+        with pytest.raises(holdfast.errors.Corrupt):
+            await tasks.get("t", NOBODY)
+        with pytest.raises(holdfast.InvalidRequest, match=r"^task_id: "):
+            await tasks.save(task_of("x" * 600, []), NOBODY)
+
+    run(url, body)

@@ -123,3 +123,26 @@ def test_a_newer_format_is_refused(url: str) -> None:
             await service.load_artifact(**PLACE)
 
     run(url, body)
+
+
+def test_a_file_that_cannot_be_stored_is_refused_and_a_damaged_one_is_damage(url: str) -> None:
+    async def body(service: HoldfastArtifactService) -> None:
+        store = await service._source.store()
+        with pytest.raises(holdfast.InvalidRequest, match=r"^artifact: "):
+            await service.save_artifact(**PLACE, artifact=types.Part(text="\ud800"))
+        large = types.Blob(mime_type="a/b", data=bytes(store.limits.artifact_bytes))
+        with pytest.raises(holdfast.InvalidRequest, match=r"^artifact: "):
+            await service.save_artifact(**PLACE, artifact=types.Part(inline_data=large))
+        with pytest.raises(holdfast.InvalidRequest, match=r"^custom_metadata: "):
+            await service.save_artifact(**PLACE, artifact=types.Part(text="hi"), custom_metadata={"a": object()})
+        assert await service.list_versions(**PLACE) == []
+        await service.save_artifact(**PLACE, artifact=types.Part(text="hi"))
+        (one,) = await store.artifacts.list()
+        await store.artifacts.put(one.kind, one.ref, b"\x80secret")
+        with pytest.raises(holdfast.errors.Corrupt) as damage:
+            await service.load_artifact(**PLACE)
+        assert "secret" not in str(damage.value)
+        await service.delete_artifact(**PLACE)
+        assert len(await store.artifacts.list()) == 0
+
+    run(url, body)

@@ -176,6 +176,37 @@ def test_a_value_that_json_cannot_hold_is_refused_and_nothing_is_stored(url: str
     run(url, body)
 
 
+def test_a_number_that_json_does_not_have_is_refused_anywhere_in_an_event(url: str) -> None:
+    async def body(service: HoldfastSessionService) -> None:
+        session = await service.create_session(app_name="app", user_id="ada", session_id="s")
+        said = types.FunctionResponse(name="f", response={"x": [float("nan")]})
+        event = Event(author="a", content=types.Content(role="user", parts=[types.Part(function_response=said)]))
+        with pytest.raises(holdfast.InvalidRequest, match=r"^event: has a NaN"):
+            await service.append_event(session, event)
+        with pytest.raises(holdfast.InvalidRequest, match=r"^event: is longer than"):
+            await service.append_event(session, event_of(1, {"k": "x" * (17 << 20)}))
+        with pytest.raises(holdfast.InvalidRequest, match=r"^state: "):
+            await service.create_session(app_name="app", user_id="ada", session_id="t", state={"k": float("inf")})
+
+    run(url, body)
+
+
+def test_a_damaged_session_is_damage_and_another_with_such_a_key_is_not_listed(url: str) -> None:
+    async def body(service: HoldfastSessionService) -> None:
+        store = await service._source.store()
+        await service.create_session(app_name="app", user_id="ada", session_id="s")
+        await store.sessions.create("adk/app/ada/deeper/s", owner="adk/app/ada")
+        listed = await service.list_sessions(app_name="app", user_id="ada")
+        assert [one.id for one in listed.sessions] == ["s"]
+        event = holdfast.Append([holdfast.Node(kind="adk.event", payload={"content": "secret"})])
+        await store.sessions.handle("adk/app/ada/s").commit(holdfast.Commit(graph=event))
+        with pytest.raises(holdfast.errors.Corrupt) as damage:
+            await service.get_session(app_name="app", user_id="ada", session_id="s")
+        assert "secret" not in str(damage.value)
+
+    run(url, body)
+
+
 def test_a_list_can_do_without_reading_sessions(url: str) -> None:
     async def body(service: HoldfastSessionService) -> None:
         for name in ("a", "b"):

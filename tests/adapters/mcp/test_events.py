@@ -59,7 +59,10 @@ def test_events_after_an_id_are_replayed_in_order(url: str) -> None:
     run(url, body)
 
 
-@pytest.mark.parametrize("event_id", ["", "nobody.1", "s", "s.x", "s.0", "s.9", "s.-1", ".1", "s.\u0661"])
+@pytest.mark.parametrize(
+    "event_id",
+    ["", "nobody.1", "s", "s.x", "s.0", "s.9", "s.-1", ".1", "s.\u0661", "\ud800.1", "a\0.1", f"{'x' * 600}.1"],
+)
 def test_an_id_that_is_unknown_replays_nothing(url: str, event_id: str) -> None:
     async def body(events: HoldfastEventStore) -> None:
         await events.store_event("s", None)
@@ -92,11 +95,11 @@ def test_writers_at_once_get_an_id_each(url: str) -> None:
     run(url, body)
 
 
-@pytest.mark.parametrize("value", ["\ud800", 2**64], ids=["text", "integer"])
+@pytest.mark.parametrize("value", ["\ud800", 2**64, float("nan")], ids=["text", "integer", "nan"])
 def test_a_message_that_json_cannot_hold_is_refused(url: str, value: Any) -> None:
     async def body(events: HoldfastEventStore) -> None:
         bad = JSONRPCNotification(jsonrpc="2.0", method="m", params={"value": value})
-        with pytest.raises(holdfast.InvalidRequest, match=r"^message\[0\]: "):
+        with pytest.raises(holdfast.InvalidRequest, match=r"^message: "):
             await events.store_event("1", bad)
 
     run(url, body)
@@ -110,5 +113,20 @@ def test_events_of_a_newer_adapter_are_refused(url: str) -> None:
         await store.sessions.handle("mcp/default/1").commit(holdfast.Commit(graph=newer))
         with pytest.raises(holdfast.Incompatible, match="newer adapter"):
             await replayed(events, first)
+
+    run(url, body)
+
+
+def test_a_damaged_event_is_damage_and_a_wrong_stream_is_named(url: str) -> None:
+    async def body(events: HoldfastEventStore) -> None:
+        first = await events.store_event("1", None)
+        store = await events._source.store()
+        graph = holdfast.Append([holdfast.Node(kind="mcp.message", payload={"secret": 1})])
+        await store.sessions.handle("mcp/default/1").commit(holdfast.Commit(graph=graph))
+        with pytest.raises(holdfast.errors.Corrupt) as damage:
+            await replayed(events, first)
+        assert "secret" not in str(damage.value)
+        with pytest.raises(holdfast.InvalidRequest, match=r"^stream_id: "):
+            await events.store_event("x" * 600, None)
 
     run(url, body)

@@ -257,8 +257,19 @@ def test_a_newer_form_and_a_foreign_session_are_refused(url: str) -> None:
             with pytest.raises(holdfast.Incompatible, match=r"openai-agents.item.2.*newer adapter.*upgrade holdfast"):
                 await read()
         await store.sessions.handle("chat").append({"role": "user"})
-        with pytest.raises(holdfast.InvalidRequest, match="'event', not of openai-agents: use another id"):
-            await HoldfastSession("chat", store).get_items()
+        for name, error in (("user-1", holdfast.Incompatible), ("chat", holdfast.InvalidRequest)):
+            calls: list[Callable[[HoldfastSession], Awaitable[object]]] = [
+                lambda one: one.get_items(),
+                lambda one: one.add_items([user("x")]),
+                lambda one: one.pop_item(),
+                lambda one: one.clear_session(),
+                lambda one: one.save_run_state(None),
+                lambda one: one.erase(),
+            ]
+            for call in calls:
+                with pytest.raises(error, match=r"newer adapter|'event', not of openai-agents: use another id"):
+                    await call(HoldfastSession(name, store))
+        assert await store.sessions.handle("chat").messages() == [{"role": "user"}]
 
     run(url, body)
 
@@ -345,3 +356,16 @@ def test_a_killed_process_leaves_whole_turns(lasting_url: str) -> None:
 
 def test_items_have_a_kind_of_their_own() -> None:
     assert ITEM == "openai-agents.item"
+
+
+def test_too_many_items_and_a_damaged_run_state_are_told(url: str) -> None:
+    async def body(session: HoldfastSession) -> None:
+        store = await session._source.store()
+        with pytest.raises(holdfast.InvalidRequest, match=r"^items: has 10001 items, the limit is 10000"):
+            await session.add_items([user("x")] * 10_001)
+        kept = holdfast.Checkpoint.of({"openai-agents.run-state": b"\xff"})
+        await store.sessions.handle("user-1").commit(holdfast.Commit(checkpoint=kept))
+        with pytest.raises(holdfast.errors.Corrupt):
+            await session.load_run_state(None)
+
+    run(url, body)

@@ -187,8 +187,8 @@ def test_of_two_writers_the_second_gets_a_conflict_and_nothing_is_lost(url: str)
 
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [("\ud800", "surrogate"), (2**64, "more than 64 bits"), (float("nan"), "NaN")],
-    ids=["text", "integer", "nan"],
+    [("\ud800", "surrogate"), (2**64, "more than 64 bits"), (float("nan"), "NaN"), (object(), "unknown type")],
+    ids=["text", "integer", "nan", "object"],
 )
 def test_a_value_that_json_cannot_hold_is_refused_and_nothing_is_stored(url: str, value: Any, problem: str) -> None:
     bad = ModelResponse(parts=[ToolCallPart("tool", {"value": value}, tool_call_id="c")])
@@ -213,5 +213,38 @@ def test_a_newer_format_and_a_foreign_session_are_refused(url: str) -> None:
         with pytest.raises(holdfast.InvalidRequest, match="is not a conversation of pydantic-ai: use another id"):
             await store.load("b")
         assert MESSAGE == "pydantic-ai.message"
+
+    run(url, body)
+
+
+@pytest.mark.parametrize("record", [[1], {"format_version": 1}, 7], ids=["list", "empty", "number"])
+def test_a_damaged_conversation_is_damage(url: str, record: Any) -> None:
+    async def body(store: HoldfastConversationStore) -> None:
+        inner = await store._source.store()
+        await store.save(Conversation(conversation_id="a", messages=[said("hi")]))
+        view = await inner.sessions.handle("a").load()
+        assert view is not None
+        assert view.checkpoint is not None
+        kept: Any = view.checkpoint.others[RECORD]
+        evil = holdfast.Node("evil", kind=MESSAGE, payload={"kind": "request", "parts": [{"part_kind": "secret"}]})
+        head = holdfast.Checkpoint(others={RECORD: {**kept, "head_id": "evil"}})
+        await inner.sessions.handle("a").commit(holdfast.Commit(graph=holdfast.Append([evil]), checkpoint=head))
+        with pytest.raises(holdfast.errors.Corrupt) as damage:
+            await store.load("a")
+        assert "secret" not in str(damage.value)
+        await inner.sessions.handle("a").commit(
+            holdfast.Commit(checkpoint=holdfast.Checkpoint(others={RECORD: record}))
+        )
+        with pytest.raises(holdfast.errors.Corrupt):
+            await store.load("a")
+
+    run(url, body)
+
+
+def test_a_wrong_id_is_refused_by_its_name(url: str) -> None:
+    async def body(store: HoldfastConversationStore) -> None:
+        for name in (" ", "x" * 600, "a\0b"):
+            with pytest.raises(holdfast.InvalidRequest, match=r"^conversation_id: "):
+                await store.save(Conversation(conversation_id=name, messages=[said("hi")]))
 
     run(url, body)

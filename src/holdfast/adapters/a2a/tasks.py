@@ -19,7 +19,7 @@ from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskSta
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError, SerializeToJsonError
 
 import holdfast
-from holdfast.adapters.sharing import Place, Source, naming, require_kinds, settled
+from holdfast.adapters.sharing import Place, Source, naming, reading, require_kinds, settled
 from holdfast.sessions import ActivePath, SessionView, Unchanged
 
 FAMILY: Final = "a2a"
@@ -51,8 +51,9 @@ class _Tasks:
 
     async def read(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
         store = await self._source.store()
-        view = await self._view(store, self._key(task_id, context))
-        return None if view is None else StoredTask(_task_of(view), TaskVersion(view.revision))
+        key = self._key(task_id, context)
+        view = await self._view(store, key)
+        return None if view is None else StoredTask(_task_of(key, view), TaskVersion(view.revision))
 
     async def write(self, task: Task, context: ServerCallContext, expected: int | None) -> int:
         """Store a task on top of a revision, or of any with None. Return the new one."""
@@ -72,7 +73,7 @@ class _Tasks:
                 checkpoint=holdfast.Checkpoint(turn_state={"format": FORMAT, "task": fields}),
             )
             try:
-                with naming("task.history"):
+                with naming("task.history", turn_state="task"):
                     return await self._commit(store, key, context, commit, is_new=view is None)
             except holdfast.HeadConflict as error:
                 tries_left -= 1
@@ -98,7 +99,7 @@ class _Tasks:
             for one in page:
                 view = await self._view(store, one.session_id)
                 if view is not None:
-                    await shelf.save(_task_of(view), context)
+                    await shelf.save(_task_of(one.session_id, view), context)
             after = page.next
             if after is None:
                 return await shelf.list(params, context)
@@ -109,7 +110,8 @@ class _Tasks:
 
     async def _view(self, store: holdfast.Store, key: str) -> SessionView | None:
         try:
-            view = await store.sessions.handle(key).load(ActivePath())
+            with naming("task.history", session_id="task_id"):
+                view = await store.sessions.handle(key).load(ActivePath())
         except holdfast.NotFound:
             return None
         if view is None or view.revision == 0:
@@ -245,15 +247,16 @@ def _document_of(view: SessionView) -> dict[str, Any]:
     return cast("dict[str, Any]", state) if isinstance(state, dict) else {}
 
 
-def _task_of(view: SessionView) -> Task:
-    fields = dict(_document_of(view)["task"])
-    if view.graph.nodes:
-        fields["history"] = [node.payload for node in view.graph.nodes]
-    try:
-        task = Task()
-        ParseDict(fields, task, ignore_unknown_fields=True)
-    except ParseError as error:
-        raise holdfast.errors.Incompatible(f"task {fields.get('id')!r} cannot be read: {error}") from error
+def _task_of(key: str, view: SessionView) -> Task:
+    task = Task()
+    with reading(key):
+        fields = dict(_document_of(view)["task"])
+        if view.graph.nodes:
+            fields["history"] = [node.payload for node in view.graph.nodes]
+        try:
+            ParseDict(fields, task, ignore_unknown_fields=True)
+        except ParseError as error:
+            raise ValueError(str(error)) from error
     return task
 
 

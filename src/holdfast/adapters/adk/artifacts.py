@@ -16,7 +16,7 @@ from google.genai import types
 
 import holdfast
 from holdfast.adapters.adk import keys
-from holdfast.adapters.sharing import Place, Source, settled
+from holdfast.adapters.sharing import Place, Source, naming, reading, settled
 from holdfast.sessions import ActivePath, SessionView
 
 FORMAT: Final = 1
@@ -73,7 +73,8 @@ class HoldfastArtifactService(BaseArtifactService):
         part = ensure_part(artifact)
         mime_type = _mime_type(part, place)
         data = _packed(part)
-        return await settled(self._save(place, data, mime_type, custom_metadata or {}))
+        with naming("artifact", is_one=True, turn_state="custom_metadata", data="artifact", session_id="filename"):
+            return await settled(self._save(place, data, mime_type, custom_metadata or {}))
 
     async def load_artifact(
         self,
@@ -191,7 +192,8 @@ class HoldfastArtifactService(BaseArtifactService):
         stored = await store.artifacts.get(KIND, place.ref(number))
         if stored is None:
             return None
-        part = _unpacked(stored.data)
+        with reading(place.key):
+            part = _unpacked(stored.data)
         if not artifact_util.is_artifact_ref(part):
             return None if part == types.Part() else part
         assert part.file_data is not None
@@ -270,10 +272,13 @@ def _mime_type(part: types.Part, place: _Place) -> str | None:
 def _packed(part: types.Part) -> bytes:
     """Return a part as a line of JSON and the bytes of its data."""
     data = b"" if part.inline_data is None else part.inline_data.data or b""
-    fields = part.model_dump(mode="json", exclude_none=True)
-    if part.inline_data is not None:
-        fields["inline_data"].pop("data", None)
-    return msgspec.json.encode(fields) + b"\n" + data
+    try:
+        fields = part.model_dump(mode="json", exclude_none=True)
+        if part.inline_data is not None:
+            fields["inline_data"].pop("data", None)
+        return msgspec.json.encode(fields) + b"\n" + data
+    except ValueError as error:
+        raise holdfast.InvalidRequest("artifact", f"is not a JSON value: {error}") from error
 
 
 def _unpacked(stored: bytes) -> types.Part:

@@ -43,6 +43,11 @@ def user_state_key(app_name: str, user_id: str) -> str:
     return f"{app_state_key(app_name)}/{part(user_id)}"
 
 
+def is_session(key: str) -> bool:
+    """Return True if a key has the parts of a session's."""
+    return key.count("/") == 3
+
+
 def parts_of(key: str) -> tuple[str, str, str]:
     """Return app, user and session of a session's key."""
     _, app_name, user_id, session_id = key.split("/")

@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 import holdfast
 from holdfast.adapters.adk import keys
-from holdfast.adapters.sharing import Place, Source, naming, require_kinds, settled
+from holdfast.adapters.sharing import Place, Source, naming, reading, require_kinds, require_numbers, settled
 from holdfast.sessions import ActivePath, CommitReceipt, SessionSummary, SessionView
 
 FORMAT: Final = 1
@@ -175,7 +175,8 @@ class HoldfastSessionService(BaseSessionService):
         after: str | None = None
         while True:
             page = await store.sessions.list(owner=owner, prefix=keys.app_key(app_name), after=after, limit=PAGE)
-            found.extend(page)
+            # A session of something else may have such a beginning, too.
+            found.extend(one for one in page if keys.is_session(one.session_id))
             after = page.next
             if after is None:
                 return found
@@ -195,7 +196,8 @@ class HoldfastSessionService(BaseSessionService):
             await self._merge_shared(tx, app_name, user_id, deltas)
 
         try:
-            await _in_transaction(store, create)
+            with naming("state", is_one=True, turn_state="state"):
+                await _in_transaction(store, create)
         except holdfast.HeadConflict as error:
             raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
 
@@ -213,7 +215,8 @@ class HoldfastSessionService(BaseSessionService):
 
         try:
             if deltas.app or deltas.user:
-                return await _in_transaction(store, append)
+                with naming("event", is_one=True, turn_state="event.actions.state_delta"):
+                    return await _in_transaction(store, append)
             return await self._commit(store, key, session, node, deltas)
         except holdfast.HeadConflict as error:
             raise StaleSessionError(
@@ -240,7 +243,7 @@ class HoldfastSessionService(BaseSessionService):
             graph=holdfast.Append([node]),
             checkpoint=checkpoint,
         )
-        with naming("event"):
+        with naming("event", is_one=True, turn_state="event.actions.state_delta"):
             return await store.sessions.handle(key).commit(commit)
 
     async def _merge_shared(self, tx: holdfast.Store, app_name: str, user_id: str, deltas: _Deltas) -> None:
@@ -285,6 +288,7 @@ class _Deltas:
 
 
 def _payload_of(event: Event) -> Any:
+    require_numbers("event", event.model_dump(exclude_none=True))
     try:
         return event.model_dump(mode="json", exclude_none=True)
     except (PydanticSerializationError, ValueError) as error:
@@ -292,16 +296,17 @@ def _payload_of(event: Event) -> Any:
 
 
 def _session_of(app_name: str, user_id: str, session_id: str, view: SessionView) -> Session:
-    document = _document_of(view)
-    events = [Event.model_validate_json(msgspec.json.encode(node.payload)) for node in view.graph.nodes]
-    session = Session(
-        id=session_id,
-        app_name=app_name,
-        user_id=user_id,
-        state=dict(document["state"]),
-        events=events,
-        last_update_time=events[-1].timestamp if events else document["created_at"],
-    )
+    with reading(keys.session_key(app_name, user_id, session_id)):
+        document = _document_of(view)
+        events = [Event.model_validate_json(msgspec.json.encode(node.payload)) for node in view.graph.nodes]
+        session = Session(
+            id=session_id,
+            app_name=app_name,
+            user_id=user_id,
+            state=dict(document["state"]),
+            events=events,
+            last_update_time=events[-1].timestamp if events else document["created_at"],
+        )
     session._storage_update_marker = str(view.revision)  # pyright: ignore[reportPrivateUsage]
     return session
 

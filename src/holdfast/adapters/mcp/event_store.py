@@ -13,7 +13,7 @@ from mcp.server.streamable_http import EventCallback, EventId, EventMessage, Eve
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
 import holdfast
-from holdfast.adapters.sharing import Place, Source, naming, require_kinds, settled
+from holdfast.adapters.sharing import Place, Source, naming, reading, require_kinds, require_numbers, settled
 from holdfast.sessions import ActivePath
 
 FAMILY: Final = "mcp"
@@ -56,10 +56,13 @@ class HoldfastEventStore(EventStore):
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
         """Store an event and return its id: the stream and the number of the event in it."""
         store = await self._source.store()
-        payload: Any = None if message is None else message.model_dump(mode="json", by_alias=True, exclude_none=True)
+        payload: Any = None
+        if message is not None:
+            require_numbers("message", message.model_dump(by_alias=True, exclude_none=True))
+            payload = message.model_dump(mode="json", by_alias=True, exclude_none=True)
         node = holdfast.Node(kind=MESSAGE, payload=payload)
         commit = holdfast.Commit(turn_id=uuid.uuid4().hex, graph=holdfast.Append([node]))
-        with naming("message"):
+        with naming("message", is_one=True, session_id="stream_id"):
             return await settled(self._commit(store, stream_id, commit))
 
     async def _commit(self, store: holdfast.Store, stream_id: StreamId, commit: holdfast.Commit) -> EventId:
@@ -76,21 +79,23 @@ class HoldfastEventStore(EventStore):
         if not stream_id or not number.isascii() or not number.isdigit():
             return None
         store = await self._source.store()
-        session = store.sessions.handle(self._key(stream_id))
         try:
+            session = store.sessions.handle(self._key(stream_id))
             head = await session.load(ActivePath(last=0))
             missed = 0 if head is None else head.revision - int(number)
             if head is None or missed < 0 or not int(number):
                 return None
             view = await session.load(ActivePath(last=missed), at=head.revision) if missed else None
-        except holdfast.NotFound:
+        except (holdfast.NotFound, holdfast.InvalidRequest):
+            # A client chose the id, which need not even be one that a stream can have.
             return None
         nodes = () if view is None else view.graph.nodes
         require_kinds(self._key(stream_id), nodes, FAMILY, [MESSAGE])
         for index, node in enumerate(nodes):
             # The event that began a stream carries no message.
             if node.payload is not None:
-                message = jsonrpc_message_adapter.validate_json(msgspec.json.encode(node.payload))
+                with reading(self._key(stream_id)):
+                    message = jsonrpc_message_adapter.validate_json(msgspec.json.encode(node.payload))
                 await send_callback(EventMessage(message, f"{stream_id}.{int(number) + index + 1}"))
         return stream_id
 

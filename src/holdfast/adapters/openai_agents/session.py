@@ -18,7 +18,7 @@ from agents.run_state import RunState
 
 import holdfast
 from holdfast.adapters.openai_agents.items import FAMILY, ITEM, is_user_message
-from holdfast.adapters.sharing import Place, Source, naming, require_kinds, settled, with_lists
+from holdfast.adapters.sharing import Place, Source, naming, reading, require_kinds, settled, with_lists
 from holdfast.sessions import ActivePath, SessionView, Unchanged
 
 T = TypeVar("T")
@@ -66,6 +66,7 @@ class HoldfastSession(SessionABC):
         self._key = session_id
         self._one_writer = one_writer
         self._seen: int | None = None
+        self._is_known = False
 
     def __repr__(self) -> str:
         return f"HoldfastSession({self.session_id!r})"
@@ -104,6 +105,7 @@ class HoldfastSession(SessionABC):
     async def erase(self) -> None:
         """Delete the session with its history. The id may be used again."""
         store = await self._source.store()
+        await self._require_own()
         self._seen = None
         await settled(store.sessions.delete(self._key))
 
@@ -165,7 +167,9 @@ class HoldfastSession(SessionABC):
         kept = None if view is None or view.checkpoint is None else view.checkpoint.others.get(RUN_STATE)
         if kept is None:
             return None
-        return await RunState.from_string(agent, cast("bytes", kept).decode(), **options)
+        with reading(self._key):
+            text = cast("bytes", kept).decode()
+        return await RunState.from_string(agent, text, **options)
 
     def close(self) -> None:
         """Stop using the store. One that was opened by its URL is closed with its last session."""
@@ -238,11 +242,18 @@ class HoldfastSession(SessionABC):
             return None
         if view is not None:
             require_kinds(self._key, view.graph.nodes, FAMILY, [ITEM])
+        self._is_known = self._is_known or last != 0
         return view
+
+    async def _require_own(self) -> None:
+        """Refuse a session that something else, or a newer adapter, has written. Reads once for each object."""
+        if not self._is_known:
+            await self._load(1)
 
     async def _commit(
         self, store: holdfast.Store, expected: int | None, graph: holdfast.Append | Unchanged, **more: Any
     ) -> None:
+        await self._require_own()
         # The turn id makes a retry after a lost answer find the first try.
         commit = holdfast.Commit(turn_id=uuid.uuid4().hex, expected_revision=expected, graph=graph, **more)
         try:

@@ -5,7 +5,6 @@ A save is one commit. A fork shares nodes with its source, and a branch moves th
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,9 +19,10 @@ from pydantic_ai.conversation_store import (
     ConversationStore,
 )
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from pydantic_core import PydanticSerializationError
 
 import holdfast
-from holdfast.adapters.sharing import Place, Source, naming, require_kinds, settled
+from holdfast.adapters.sharing import Place, Source, naming, reading, require_kinds, require_numbers, settled
 from holdfast.sessions import ActivePath, Child, SessionSummary, SessionView, Unchanged
 
 FAMILY: Final = "pydantic-ai"
@@ -132,7 +132,8 @@ class HoldfastConversationStore(ConversationStore):
         if not nodes:
             raise LookupError(f"there is no entry {head_id!r}")
         require_kinds(session_id, nodes, FAMILY, [MESSAGE])
-        messages = _messages(nodes)
+        with reading(session_id):
+            messages = _messages(nodes)
         return [
             ConversationEntry(id=node.id, parent_id=node.parent, message=message)
             for node, message in zip(nodes, messages, strict=True)
@@ -175,7 +176,8 @@ class HoldfastConversationStore(ConversationStore):
 
     async def _view(self, store: holdfast.Store, conversation_id: str) -> SessionView | None:
         try:
-            view = await store.sessions.handle(conversation_id).load(ActivePath(last=0))
+            with naming("messages", session_id="conversation_id"):
+                view = await store.sessions.handle(conversation_id).load(ActivePath(last=0))
         except holdfast.NotFound:
             return None
         if view is None or view.revision == 0:
@@ -188,13 +190,15 @@ class HoldfastConversationStore(ConversationStore):
 
     def _record_of(self, conversation_id: str, view: SessionView) -> ConversationRecord:
         assert view.checkpoint is not None
-        stored = cast("dict[str, Any]", view.checkpoint.others[RECORD])
+        with reading(conversation_id):
+            stored = dict(cast("dict[str, Any]", view.checkpoint.others[RECORD]))
         if stored.get("format_version") != FORMAT:
             raise holdfast.errors.Incompatible(
                 f"conversation {conversation_id!r} has the format {stored.get('format_version')}, and this adapter "
                 f"knows {FORMAT}: upgrade holdfast"
             )
-        record = _RECORDS.validate_python(stored)
+        with reading(conversation_id):
+            record = _RECORDS.validate_python(stored)
         for entry_id in (record.head_id, *record.branches):
             self._see(entry_id, conversation_id)
         return record
@@ -272,29 +276,17 @@ def _owner(scope: str | None) -> str:
 
 
 def _nodes(entries: Sequence[ConversationEntry]) -> list[holdfast.Node]:
-    messages = [entry.message for entry in entries]
-    for index, plain in enumerate(ModelMessagesTypeAdapter.dump_python(messages)):
-        if _has_no_number(plain):
-            # The framework would write null in its place.
-            raise holdfast.InvalidRequest(
-                f"messages[{index}]", "has a NaN or infinite number, which JSON does not have"
-            )
-    payloads = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
-    return [
-        holdfast.Node(entry.id, parent=entry.parent_id, kind=MESSAGE, payload=payload)
-        for entry, payload in zip(entries, payloads, strict=True)
-    ]
-
-
-def _has_no_number(value: Any) -> bool:
-    """Report whether a value holds NaN or infinity."""
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(_has_no_number(one) for one in cast("Any", value).values())
-    if isinstance(value, list | tuple):
-        return any(_has_no_number(one) for one in cast("Any", value))
-    return False
+    nodes: list[holdfast.Node] = []
+    for index, entry in enumerate(entries):
+        field = f"messages[{index}]"
+        try:
+            [plain] = ModelMessagesTypeAdapter.dump_python([entry.message])
+            require_numbers(field, plain)
+            [payload] = ModelMessagesTypeAdapter.dump_python([entry.message], mode="json")
+        except PydanticSerializationError as error:
+            raise holdfast.InvalidRequest(field, f"is not a JSON value: {error}") from error
+        nodes.append(holdfast.Node(entry.id, parent=entry.parent_id, kind=MESSAGE, payload=payload))
+    return nodes
 
 
 def _messages(nodes: Sequence[holdfast.Node]) -> list[ModelMessage]:
