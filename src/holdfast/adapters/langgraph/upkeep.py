@@ -116,7 +116,7 @@ class Upkeep:
 
 
 async def _extent(port: Port, place: Place) -> tuple[int, int]:
-    """Return the revision and the number of nodes of a session. Each addition changes one of them."""
+    """Return the revision and the number of nodes of a session. An addition changes one of them."""
     try:
         view = await port.load(place.session_id, at=None, last=0)
     except SessionDeleted:
