@@ -376,7 +376,7 @@ def _differences(expected: _End, found: _End) -> list[str]:
 
 
 def _lost(expected: _End, found: _End) -> list[str]:
-    """Say which runs did not end as without a crash. What an abandoned run did not get to is not lost."""
+    """Say which runs did not end as without a crash. Steps that an abandoned run did not reach are not lost."""
     said: list[str] = []
     excused = found.touched_by_abandoned() - expected.touched_by_abandoned()
     for id in expected.runs.keys() & found.runs.keys():

@@ -283,6 +283,7 @@ SET
 WHERE occurrence_id = $1::text
     AND subscription_sequence = $2::bigint
 
+-- Differs: a cluster that is spread by family copies deliveries to every node, and cannot look each up among processes.
 -- name: list_undelivered
 SELECT
     delivery.occurrence_id, delivery.subscription_sequence, delivery.process_id, delivery.state,
@@ -292,11 +293,24 @@ WHERE delivery.state = 'reserved'
     AND delivery.reserved_at_ms <= $1::bigint
     AND (delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence)
     > ($2::bigint, $3::text, $4::bigint)
+    -- part: one_place
     AND NOT EXISTS (
         SELECT 1
         FROM {schema}.processes
         WHERE processes.process_id = delivery.process_id
     )
+    -- end part
+    -- part: by_family
+    AND delivery.process_id NOT IN (
+        SELECT processes.process_id
+        FROM {schema}.processes
+        WHERE processes.process_id IN (
+            SELECT reserved.process_id
+            FROM {schema}.deliveries AS reserved
+            WHERE reserved.state = 'reserved'
+        )
+    )
+    -- end part
 ORDER BY delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence
 LIMIT $5::bigint
 
@@ -310,11 +324,24 @@ WHERE delivery.state = 'reserved'
     AND delivery.reserved_at_ms <= $1::bigint
     AND (delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence)
     > ($2::bigint, $3::text, $4::bigint)
+    -- part: one_place
     AND NOT EXISTS (
         SELECT 1
         FROM {schema}.processes
         WHERE processes.process_id = delivery.process_id
     )
+    -- end part
+    -- part: by_family
+    AND delivery.process_id NOT IN (
+        SELECT processes.process_id
+        FROM {schema}.processes
+        WHERE processes.process_id IN (
+            SELECT reserved.process_id
+            FROM {schema}.deliveries AS reserved
+            WHERE reserved.state = 'reserved'
+        )
+    )
+    -- end part
 ORDER BY delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence
 LIMIT $5::bigint
 
