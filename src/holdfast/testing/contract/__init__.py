@@ -43,6 +43,7 @@ from holdfast.testing.contract.nested import NestedCallContract
 from holdfast.testing.contract.outside import OutsideBytesContract
 from holdfast.testing.contract.pages import PageContract
 from holdfast.testing.contract.pauses import PauseContract
+from holdfast.testing.contract.process_explanations import ProcessExplanationContract
 from holdfast.testing.contract.processes import ProcessContract
 from holdfast.testing.contract.queue import QueueContract
 from holdfast.testing.contract.races import RaceContract
@@ -115,6 +116,7 @@ __all__ = [
     "Parking",
     "PauseContract",
     "ProcessContract",
+    "ProcessExplanationContract",
     "QueueContract",
     "RaceContract",
     "ReadingContract",
