@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from tests.docs.browser import Browser, find_browser
 from tests.inspector.conftest import SESSION
+from tests.inspector.test_pages import ADDRESSES
 
 import holdfast
 from holdfast.inspector.app import LOOK_EVERY_S
@@ -82,8 +83,8 @@ class Away(NamedTuple):
     """A store, and how it goes away and comes back."""
 
     url: str
-    go: Callable[[], None]
-    come_back: Callable[[], None]
+    go: Callable[[], object]
+    come_back: Callable[[], object]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -147,6 +148,33 @@ def test_a_person_who_reads_is_not_disturbed(address: str, browser: Any, url: st
     assert "queue retry" in browser.value("document.getSelection().toString()")
     browser.value("document.getSelection().removeAllRanges()")
     browser.wait("document.querySelectorAll('.role-user').length === 4", PATIENCE_S)
+
+
+# Narrow screens.
+
+
+def test_every_page_fits_a_narrow_screen_and_runs_no_stored_script(address: str, browser: Any, url: str) -> None:
+    long = "x" * 200
+    with holdfast.open_blocking(url) as store:
+        session = store.sessions.create(long, owner=long, labels={long[:60]: long})
+        session.append({"role": "user", "content": long * 10})
+        session.enqueue(long, kind=long[:60])
+        store.processes.start(long[:60], id=long)
+    browser.go(address)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    base = address.partition("/?")[0]
+    browser.picture(400, 800)
+    more = [
+        ("/sessions", {"state": "stuck"}),
+        ("/session", {"id": long}),
+        ("/tree", {"id": long}),
+        ("/why", {"id": long}),
+    ]
+    for path, query in [*ADDRESSES.items(), *more, ("/process", {"id": long})]:
+        browser.go(f"{base}{path}?{urlencode(query)}")
+        browser.wait(f"location.pathname === '{path}' && {LIVE}", PATIENCE_S)
+        assert browser.value("document.documentElement.scrollWidth") <= 400, path
+        assert browser.value("document.scripts.length") == 1, path
 
 
 # Other sites.

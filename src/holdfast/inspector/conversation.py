@@ -87,7 +87,9 @@ def _message(node: holdfast.Node) -> tuple[str, str]:
 
 def _calls(calls: Any) -> str:
     """Return the calls of tools in a message, as chat models write them, one a line."""
-    listed: list[Any] = calls if isinstance(calls, list) else []
+    if not isinstance(calls, list):
+        return ""
+    listed = cast("Any", calls)
     said: list[str] = []
     for one in listed[:MOST_PARTS]:
         call: Any = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
