@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast.testing.crashes import Effects, survives_crashes
+from holdfast.testing.crashes import Effects, survives_crashes, turns_survive_crashes
 from holdfast.worker import BlockingRun, ChildFailed, Retry, Run, Worker
 from holdfast.worker import journal as journals
 from holdfast.worker import processes as settling
@@ -261,6 +261,101 @@ def test_messages_of_sessions_are_effects(way: str, harm: str | None) -> None:
     else:
         with pytest.raises(AssertionError, match=harm):
             check()
+
+
+# Turns and jobs.
+
+
+@pytest.mark.parametrize("form", ["async", "plain"])
+def test_turns_and_the_runs_that_they_start_survive_a_crash_at_every_point(form: str) -> None:
+    worker, effects = Worker("memory:"), Effects()
+
+    async def answer_async(turn: holdfast.Turn) -> None:
+        await asyncio.sleep(0)
+        answer(turn)
+
+    def answer(turn: Any) -> None:
+        if turn.ended is not None:
+            turn.add(turn.ended.outcome.value)
+            return
+        turn.add(turn.input)
+        effects.record("ask", turn.turn_id)
+        turn.start("look-up", {"question": turn.input})
+
+    @worker.process("look-up")
+    async def look_up(run: Run, question: str) -> str:
+        await run.signal("approve")
+        return await run.step("look", str.upper, question)
+
+    worker.turn(retry=Retry(3, backoff_s=60))(answer if form == "plain" else answer_async)
+    report = turns_survive_crashes(worker, "why", "how", signals={"approve": 1}, effects=effects)
+    assert sorted(report.result) == ["HOW", "WHY", "how", "why"]
+    assert "before session 'session': commit()" in report.points
+    suspended = [point for point in report.points if "while suspended at test_crashes.py" in point]
+    assert any("answer_async" in point for point in suspended) == (form == "async")
+
+
+def test_an_effect_of_a_turn_or_a_job_without_a_key_is_doubled() -> None:
+    worker, effects = Worker("memory:"), Effects()
+
+    @worker.turn
+    async def answer(turn: holdfast.Turn) -> None:
+        effects.record("ask")
+        turn.add("hello")
+
+    @worker.job("mail")
+    def mail(job: Any) -> None:
+        effects.record("mail", job.batch.batch_id)
+
+    @worker.job("post")
+    async def post(job: Any) -> None:
+        effects.record("post")
+
+    doubled = r"crash before session 'session': commit\(\): effect 'ask' was doubled: 2 times instead of 1"
+    with pytest.raises(AssertionError, match=doubled):
+        turns_survive_crashes(worker, "hi", effects=effects)
+    assert turns_survive_crashes(worker, "hi", kind="mail", effects=effects).result == []
+    with pytest.raises(AssertionError, match=r"crash before queue.complete\(\): effect 'post' was doubled"):
+        turns_survive_crashes(worker, "hi", kind="post", effects=effects)
+
+
+def test_work_that_a_crash_makes_a_dead_letter_is_named() -> None:
+    worker = Worker("memory:")
+
+    @worker.turn(retry=Retry(1))
+    async def answer(turn: holdfast.Turn) -> None:
+        turn.add("hello")
+
+    with pytest.raises(AssertionError, match="has work of kind 'turn' that is dead: GiveUp: no worker survived"):
+        turns_survive_crashes(worker, "hi")
+    with pytest.raises(holdfast.InvalidRequest, match="no handler for turns or jobs of kind 'mail'"):
+        turns_survive_crashes(worker, "hi", kind="mail")
+
+
+def test_a_turn_that_fails_without_a_crash_shows_nothing() -> None:
+    worker = Worker("memory:")
+
+    @worker.turn(retry=Retry(2, backoff_s=60))
+    async def answer(turn: holdfast.Turn) -> None:
+        raise ValueError("a typo")
+
+    with pytest.raises(AssertionError, match=r"does not end, so nothing is shown: .* is dead: ValueError: a typo"):
+        turns_survive_crashes(worker, "hi")
+
+
+def test_work_that_a_run_enqueues_twice_is_noticed() -> None:
+    worker = Worker("memory:")
+
+    async def enqueue(store: Any) -> None:
+        await store.sessions.handle("s").enqueue("hi", kind="elsewhere")
+
+    @worker.process("order")
+    async def order(run: Run) -> None:
+        await run.step("make", partial(make, run.store))
+        await run.step("enqueue", partial(enqueue, run.store))
+
+    with pytest.raises(AssertionError, match="session 's' has work of kind 'elsewhere' that is pending in addition"):
+        survives_crashes(worker, "order")
 
 
 # Planted bugs.

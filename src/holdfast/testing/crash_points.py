@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
 from types import TracebackType
@@ -12,9 +13,25 @@ from typing import Any
 
 import holdfast
 
-READS = frozenset({"get", "list", "after", "recent", "count", "holder", "now_ms"})
+READS = frozenset(
+    {
+        "get",
+        "list",
+        "after",
+        "recent",
+        "count",
+        "holder",
+        "now_ms",
+        "open",
+        "messages",
+        "load",
+        "load_node",
+        "meta",
+        "nodes",
+    }
+)
 """Calls of which only the beginning is a point: a crash after a read is one before the next call."""
-WAITS = frozenset({"wait", "wait_for", "wait_next", "follow", "handle"})
+WAITS = frozenset({"wait", "wait_for", "wait_next", "wait_settled", "follow", "handle"})
 """Calls that are no points: they change nothing, or another task makes them at any time."""
 NOT_THE_USERS = (str(Path(holdfast.__file__).parent), str(Path(asyncio.__file__).parent))
 """Folders whose frames say nothing of the place in a handler."""
@@ -69,6 +86,11 @@ class ProxiedStore:
         """The limits of the store."""
         return self._store.limits
 
+    @property
+    def observers(self) -> Any:
+        """The observers of the store."""
+        return self._store.observers
+
     def __getattr__(self, name: str) -> Any:
         found: Any = getattr(self._store, name)
         if callable(found):
@@ -89,9 +111,35 @@ class _Facet:
 
     def __getattr__(self, name: str) -> Any:
         found: Any = getattr(self._facet, name)
+        if self._name == "sessions" and name == "handle":
+            return self._handle
         if name in WAITS or not callable(found):
             return found
         return _call(found, f"{self._name}.{name}", self._points, inside=self._inside)
+
+    def _handle(self, session_id: str) -> ProxiedSession:
+        return ProxiedSession(self._facet.handle(session_id), self._points, inside=self._inside)
+
+
+class ProxiedSession:
+    """A handle on a session whose calls are points, the commits of its turns, too."""
+
+    def __init__(self, session: holdfast.Session, points: Points, *, inside: bool) -> None:
+        self._session = session
+        self._points = points
+        self._inside = inside
+
+    def turn(self, *args: Any, **named: Any) -> holdfast.Turn:
+        """Begin a turn that commits through this handle."""
+        turn = self._session.turn(*args, **named)
+        vars(turn)["_session"] = self
+        return turn
+
+    def __getattr__(self, name: str) -> Any:
+        found: Any = getattr(self._session, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+        return _call(found, f"session {self._session.session_id!r}: {name}", self._points, inside=self._inside)
 
 
 def _call(method: Any, name: str, points: Points, *, inside: bool) -> Callable[..., Awaitable[Any]]:
@@ -100,9 +148,9 @@ def _call(method: Any, name: str, points: Points, *, inside: bool) -> Callable[.
         shown = f"{name}{_shown(args, named)}"
         await points.reach(f"before {shown}", inside=inside)
         result = await method(*args, **named)
-        if name.rpartition(".")[2] not in READS:
+        if re.split(r"[.: ]", name)[-1] not in READS:
             await points.reach(f"after {shown}", inside=inside)
-        return result
+        return ProxiedSession(result, points, inside=inside) if isinstance(result, holdfast.Session) else result
 
     return call
 
@@ -142,7 +190,7 @@ def suspending(function: Callable[..., Coroutine[Any, Any, Any]], points: Points
 
     @functools.wraps(function)
     async def handler(*args: Any, **named: Any) -> Any:
-        if args:
+        if args and hasattr(args[0], "wrap_branch"):
             args[0].wrap_branch = functools.partial(_stepped, points)
         return await _Stepped(function(*args, **named), points)
 

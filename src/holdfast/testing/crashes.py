@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -19,18 +19,22 @@ import holdfast
 from holdfast.records.processes import CHILD_ENDED
 from holdfast.run_chains import parent_run
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.crash_ends import Comparing, End, RunEnd, differences, lost, not_cancelled
 from holdfast.testing.crash_points import Crash, Points, ProxiedStore, suspending
 from holdfast.worker import Worker
-from holdfast.worker.handlers import Handlers, handler_of
+from holdfast.worker.handlers import QUEUED, Handlers, handler_of
 from holdfast.worker.outages import Outages
 from holdfast.worker.processes import Runs
 from holdfast.worker.running import Runner
 from holdfast.worker.tally import Tally
+from holdfast.worker.work import Work
 
 LEASE_MS = 1
 """A crash costs this much time of the manual clock: a wait that a crash does not touch ends as without it."""
 MOST_ROUNDS = 1_000
 """Claims and sleeps of one scenario. More, and the run is taken for one that never ends."""
+SESSION = "session"
+"""The session that messages are enqueued to."""
 SHOWN = 20
 """Points that one failure lists."""
 Kind: TypeAlias = Literal["crash", "early signal", "cancel"]
@@ -71,60 +75,6 @@ class CrashReport(msgspec.Struct, frozen=True):
     result: Any
 
 
-class _RunEnd(msgspec.Struct, frozen=True):
-    """The end of one run. The outcome is None if it has not ended."""
-
-    kind: str
-    outcome: dict[str, Any] | None
-    parent: str | None
-    is_bound: bool
-    """A crash may abandon it: its handler says that it must not be called again."""
-
-    @property
-    def is_abandoned(self) -> bool:
-        """True if it was abandoned as its handler says."""
-        return self.is_bound and self.outcome is not None and self.outcome["type"] == "abandoned"
-
-
-class _End(msgspec.Struct, frozen=True):
-    """The state in which a scenario ended."""
-
-    runs: dict[str, _RunEnd]
-    sessions: dict[str, Counter[str]]
-    """The messages of each session."""
-    effects: Counter[str]
-    idle: int
-    """Times that nothing could be claimed while the run had not ended."""
-    waits: tuple[str, ...] = ()
-    """Runs that wait for a signal that does not come, with its name."""
-    held: dict[str, str] = {}
-    """The errors of runs that are held, because a later call of the handler asks for other steps."""
-
-    @property
-    def last(self) -> dict[str, Any] | None:
-        """The outcome of the run, or of the last one that it continued as."""
-        outcome: Any = self.runs["run"].outcome
-        while outcome is not None and "continued_as" in (outcome.get("control") or {}):
-            outcome = self.runs[outcome["control"]["continued_as"]].outcome
-        return None if outcome is None else dict(outcome)
-
-    def touched_by_abandoned(self) -> set[str]:
-        """Return the runs that were abandoned as their handlers say, and those above them, which may end otherwise."""
-        found: set[str] = set()
-        ids: list[str | None] = [id for id, run in self.runs.items() if run.is_abandoned]
-        while ids:
-            id = ids.pop()
-            for each, run in self.runs.items():
-                if each not in found and _is_or_continues(each, id):
-                    found.add(each)
-                    ids.append(run.parent)
-        return found
-
-
-def _is_or_continues(run_id: str, first: str | None) -> bool:
-    return first is not None and (run_id == first or run_id.startswith(f"{first}~"))
-
-
 def survives_crashes(
     worker: Worker,
     kind: str,
@@ -158,7 +108,7 @@ def survives_crashes(
     'charged 7'
     """
     handler = handler_of(worker, kind, version)
-    comparing = _Comparing(compare, compare_message)
+    comparing = Comparing(compare, compare_message)
     scenario = _Scenario(worker, (kind, version, args), signals or {}, effects or Effects(), setup, comparing)
     expected, points = scenario.play("crash", None)
     if expected.last is None and handler.recovery != "external":
@@ -166,20 +116,68 @@ def survives_crashes(
         raise AssertionError(f"without a crash the run does not end, so nothing is shown: {said}")
     if expected.last is not None and expected.last.get("type") != "success":
         raise AssertionError(f"without a crash the run fails, so nothing is shown: {expected.last.get('message')}")
+    harm = _crashed(scenario, expected, points, early_signals=bool(signals))
+    for number in range(1, expected.idle + 1):
+        found, _ = scenario.play("cancel", number)
+        harm += [f"cancel at wait {number}: {problem}" for problem in not_cancelled(expected, found, number)]
+    _require_none(harm, points)
+    return CrashReport(tuple(points.labels), None if expected.last is None else expected.last.get("value"))
+
+
+def turns_survive_crashes(
+    worker: Worker,
+    *messages: Any,
+    kind: str = "turn",
+    signals: Mapping[str, Any] | None = None,
+    effects: Effects | None = None,
+    setup: Callable[[], object] | None = None,
+    compare_message: Callable[[Any], Any] | None = None,
+) -> CrashReport:
+    """Enqueue messages to a session, crash the worker at every point in turn, and raise `AssertionError` at harm.
+
+    The handlers of turns and jobs run, and so do the runs that they start. A message of the session that is doubled or
+    lost is harm, and work that does not end as without a crash. The result is the list of the session's messages. Other
+    arguments are those of `survives_crashes`. `kind="send-mail"` enqueues jobs.
+
+    >>> from holdfast.testing.crashes import turns_survive_crashes
+    >>> worker = holdfast.Worker("memory:")
+    >>> @worker.turn
+    ... def answer(turn):
+    ...     turn.add(turn.input)
+    ...     turn.add("hello")
+    >>> turns_survive_crashes(worker, "hi").result
+    ['hi', 'hello']
+    """
+    if kind not in {one.kind for one in worker.handlers.of_queue()}:
+        raise holdfast.InvalidRequest("kind", f"the worker has no handler for turns or jobs of kind {kind!r}")
+    comparing = Comparing(None, compare_message)
+    drafts = [holdfast.WorkDraft(session_id=SESSION, payloads=[one], kind=kind) for one in messages]
+    scenario = _Scenario(worker, drafts, signals or {}, effects or Effects(), setup, comparing)
+    expected, points = scenario.play("crash", None)
+    undone = [one for work in expected.work.values() for one in work]
+    if undone or expected.waits or expected.held:
+        said = "; ".join([*undone, *expected.held.values(), *expected.waits])
+        raise AssertionError(f"without a crash the work does not end, so nothing is shown: {said}")
+    _require_none(_crashed(scenario, expected, points, early_signals=bool(signals)), points)
+    return CrashReport(tuple(points.labels), expected.messages)
+
+
+def _crashed(scenario: _Scenario, expected: End, points: Points, *, early_signals: bool) -> list[str]:
+    """Crash the worker at each point, and say what harm was done."""
     harm: list[str] = []
     for number, label in enumerate(points.labels, 1):
         found, _ = scenario.play("crash", number)
-        harm += [f"crash {label}: {problem}" for problem in _differences(expected, found)]
-        if signals:
+        harm += [f"crash {label}: {problem}" for problem in differences(expected, found)]
+        if early_signals:
             found, _ = scenario.play("early signal", number)
-            harm += [f"signal {label}: {problem}" for problem in _lost(expected, found)]
-    for number in range(1, expected.idle + 1):
-        found, _ = scenario.play("cancel", number)
-        harm += [f"cancel at wait {number}: {problem}" for problem in _not_cancelled(expected, found, number)]
+            harm += [f"signal {label}: {problem}" for problem in lost(expected, found)]
+    return harm
+
+
+def _require_none(harm: list[str], points: Points) -> None:
     if harm:
         rest = "" if len(harm) <= SHOWN else f"\n… and {len(harm) - SHOWN} more"
         raise AssertionError("\n".join([f"{len(points.labels)} points, harm at:", *harm[:SHOWN]]) + rest)
-    return CrashReport(tuple(points.labels), None if expected.last is None else expected.last.get("value"))
 
 
 class _NoKeeper:
@@ -192,52 +190,27 @@ class _NoKeeper:
     def give_up_overdue(self) -> None: ...
 
 
-class _Comparing(msgspec.Struct, frozen=True):
-    """Reduces outcomes and messages to the parts that do not depend on chance."""
-
-    result: Callable[[Any], Any] | None
-    message: Callable[[Any], Any] | None
-
-    def outcome(self, process: holdfast.processes.Process) -> dict[str, Any] | None:
-        """Return the outcome of a run in a form that can be compared."""
-        if process.outcome is None:
-            return None
-        found: dict[str, Any] = msgspec.to_builtins(process.outcome)
-        if found["type"] == "abandoned":
-            return {"type": "abandoned"}
-        if self.result is None or "value" not in found:
-            return found
-        if not _is_or_continues(process.id, "run"):
-            return {"type": found["type"]}
-        return {**found, "value": found["value"] if process.continued_as else self.result(found["value"])}
-
-    def messages(self, given: Iterable[Any]) -> Counter[str]:
-        """Return messages in a form that can be compared."""
-        reduced = given if self.message is None else map(self.message, given)
-        return Counter(msgspec.json.encode(one, order="deterministic").decode() for one in reduced)
-
-
 class _Scenario:
     """One run from its start to its end, with one crash, early signal or cancel."""
 
     def __init__(
         self,
         worker: Worker,
-        run: tuple[str, str, Any],
+        given: tuple[str, str, Any] | list[holdfast.WorkDraft],
         signals: Mapping[str, Any],
         effects: Effects,
         setup: Callable[[], object] | None,
-        compare: _Comparing,
+        compare: Comparing,
     ) -> None:
         self._worker = worker
-        self._run = run
+        self._given = given
         self._signals = signals
         self._effects = effects
         self._setup = setup
         self._compare = compare
         self._looked: dict[str, int] = {}
 
-    def play(self, kind: Kind, target: int | None) -> tuple[_End, Points]:
+    def play(self, kind: Kind, target: int | None) -> tuple[End, Points]:
         """Play the scenario with a fault at the target, None for none."""
         if self._setup is not None:
             self._setup()
@@ -246,11 +219,10 @@ class _Scenario:
         self._effects.begin(points)
         return asyncio.run(self._play(points, target if kind == "cancel" else None)), points
 
-    async def _play(self, points: Points, cancel_at: int | None) -> _End:
+    async def _play(self, points: Points, cancel_at: int | None) -> End:
         clock = ManualClock()
         async with holdfast.open("memory:", clock=clock) as store:
-            kind, version, args = self._run
-            await store.processes.start(kind, args, id="run", version=version)
+            await self._begin(store)
             if self._signals:
                 points.instead = partial(self._send_all, store)
             idle = 0
@@ -263,17 +235,31 @@ class _Scenario:
                     clock.advance(LEASE_MS + 1)
                     points.revive()
                     continue
-                run = store.processes.handle("run")
-                newest = await store.processes.get(await run.newest_id())
-                is_over = newest is None or newest.is_terminal  # others that it started may go on
+                is_over = await self._is_over(store)
                 if not is_over and idle + 1 == cancel_at:
-                    await run.cancel(reason="by the test")
+                    await store.processes.handle("run").cancel(reason="by the test")
                 elif not await self._let_time_pass(store, clock):
                     return await self._end(store, idle)
                 idle += not is_over
         raise AssertionError(
             f"the run did not end within {MOST_ROUNDS} rounds: a sleep starts anew, or a loop has no end"
         )
+
+    async def _begin(self, store: holdfast.Store) -> None:
+        if isinstance(self._given, tuple):
+            kind, version, args = self._given
+            await store.processes.start(kind, args, id="run", version=version)
+            return
+        await store.sessions.create(SESSION)
+        for draft in self._given:
+            await store.queue.enqueue(draft)
+
+    async def _is_over(self, store: holdfast.Store) -> bool:
+        """Return whether the run has ended. Others that it started may go on."""
+        if not isinstance(self._given, tuple):
+            return True
+        newest = await store.processes.get(await store.processes.handle("run").newest_id())
+        return newest is None or newest.is_terminal
 
     async def _work(self, store: holdfast.Store, points: Points) -> bool:
         """Run what can be claimed now. Return False if nothing can."""
@@ -287,6 +273,13 @@ class _Scenario:
             if claimed is not None:
                 await runs.run(claimed, goes_on=lambda: False)
                 return True
+        for shape in QUEUED:
+            if handlers.kinds(shape):
+                work = Work(runner, handlers.kinds(shape), exclusive=shape == "turn")
+                taken = await work.claim()
+                if taken is not None:
+                    await work.run(taken, goes_on=lambda: False)
+                    return True
         return False
 
     async def _let_time_pass(self, store: holdfast.Store, clock: ManualClock) -> bool:
@@ -308,6 +301,10 @@ class _Scenario:
                 due.append(process.due_at_ms)
                 logs[process.id] = process.event_count
                 goes_on |= wait is None or wait.name != CHILD_ENDED
+        async for batch in _batches(store):
+            if batch.state == "pending" and batch.kind in {one.kind for one in self._worker.handlers.of_queue()}:
+                due.append(max(batch.available_at_ms, batch.retry_at_ms))
+                goes_on = True
         # Runs that only look again at children, and find nothing new, go on for ever.
         if not due or (not goes_on and logs == self._looked):
             return False
@@ -322,8 +319,8 @@ class _Scenario:
                 with suppress(holdfast.AlreadyTerminal, holdfast.errors.UndeclaredSignal):
                     await store.events.signal(process.id, name, payload)
 
-    async def _end(self, store: holdfast.Store, idle: int) -> _End:
-        runs: dict[str, _RunEnd] = {}
+    async def _end(self, store: holdfast.Store, idle: int) -> End:
+        runs: dict[str, RunEnd] = {}
         waits: list[str] = []
         held: dict[str, str] = {}
         async for process in holdfast.every(store.processes.list, status="any"):
@@ -337,15 +334,20 @@ class _Scenario:
             one.session_id: self._compare.messages(await store.sessions.handle(one.session_id).messages())
             async for one in holdfast.every(store.sessions.list)
         }
-        return _End(runs, sessions, self._effects.happened(), idle, tuple(waits), held)
+        work: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        async for batch in _batches(store):
+            error = "" if batch.last_error is None else f": {batch.last_error}"
+            work[batch.session_id][f"work of kind {batch.kind!r} that is {batch.state}{error}"] += 1
+        messages = await store.sessions.handle(SESSION).messages() if SESSION in sessions else []
+        return End(runs, sessions, work, messages, self._effects.happened(), idle, tuple(waits), held)
 
-    def _run_end(self, process: holdfast.processes.Process) -> _RunEnd:
+    def _run_end(self, process: holdfast.processes.Process) -> RunEnd:
         given, handlers = process.input, self._worker.handlers
         is_bound = process.recovery != "rerunnable"
         if isinstance(given, holdfast.processes.Run) and handlers.takes(given):
             is_bound |= handlers.of_run(given.kind, given.version).recovery != "rerunnable"
         parent = parent_run(process.provenance.caused_by)
-        return _RunEnd(process.identity.kind, self._compare.outcome(process), parent, is_bound)
+        return RunEnd(process.identity.kind, self._compare.outcome(process), parent, is_bound)
 
 
 def _require_handler(worker: Worker, process: holdfast.processes.Process, clock: ManualClock) -> None:
@@ -360,94 +362,19 @@ def _require_handler(worker: Worker, process: holdfast.processes.Process, clock:
             raise AssertionError(f"run {process.id!r} is not run: {error}") from None
 
 
-def _not_cancelled(expected: _End, found: _End, number: int) -> list[str]:
-    """Say in which way a run that was cancelled at a wait did not end so."""
-    end = found.last
-    if found.idle < number:
-        return [f"there was none: the run waited {found.idle} times, and {expected.idle} times before, by chance"]
-    if end is None or end["type"] != "cancelled":
-        return [f"run 'run' ended as {end or 'nothing: it goes on'}"]
-    return []
-
-
-def _differences(expected: _End, found: _End) -> list[str]:
-    is_cut = bool(found.touched_by_abandoned() - expected.touched_by_abandoned())
-    return [*_lost(expected, found), *_other_effects(expected, found, is_cut=is_cut)]
-
-
-def _lost(expected: _End, found: _End) -> list[str]:
-    """Say which runs did not end as without a crash. Steps that an abandoned run did not reach are not lost."""
-    said: list[str] = []
-    excused = found.touched_by_abandoned() - expected.touched_by_abandoned()
-    for id in expected.runs.keys() & found.runs.keys():
-        before, now = expected.runs[id].outcome, found.runs[id].outcome
-        if now != before and (id not in excused or now is None):
-            said.append(f"run {id!r} ended as {now or _goes_on(found, id)} instead of {before}")
-    # An id that is made by chance is another one in each scenario.
-    gone, new = _others(expected, found), _others(found, expected)
-    for kind in sorted({*gone, *new}):
-        if not excused:
-            said += [f"a run of {kind!r} that ended as {one} was lost" for one in _left(gone[kind], new[kind])]
-        said += [
-            f"a run of {kind!r} was started in addition, and ended as {one}" for one in _left(new[kind], gone[kind])
-        ]
-    return said
-
-
-def _others(one: _End, other: _End) -> defaultdict[str, list[Any]]:
-    """Return the outcomes of the runs that are in one end only, by kind."""
-    found: defaultdict[str, list[Any]] = defaultdict(list)
-    for id, run in one.runs.items():
-        if id not in other.runs:
-            found[run.kind].append(run.outcome)
-    return found
-
-
-def _left(outcomes: list[Any], matched: list[Any]) -> list[Any]:
-    left = list(outcomes)
-    for one in matched:
-        if one in left:
-            left.remove(one)
-    return left
-
-
-def _goes_on(found: _End, id: str) -> str:
-    return f"nothing: {found.held.get(id, 'it waits or is lost')}"
-
-
-def _other_effects(expected: _End, found: _End, *, is_cut: bool) -> list[str]:
-    """Say which effects and messages happened more or less often. If a run was abandoned, less often is right."""
-    said: list[str] = []
-    for name in sorted({*expected.effects, *found.effects}):
-        before, now = expected.effects[name], found.effects[name]
-        if now > before:
-            advice = "give it a key that stays, run.key(step)"
-            said.append(f"effect {name!r} was doubled: {now} times instead of {before}; {advice}")
-        elif now < before and not is_cut:
-            said.append(f"effect {name!r} was lost: {now} times instead of {before}")
-    both = expected.sessions.keys() & found.sessions.keys()
-    before_by_id, now_by_id = _messages(expected, both), _messages(found, both)
-    for id in sorted({*before_by_id, *now_by_id}):
-        was, is_now = before_by_id[id], now_by_id[id]
-        for text in (is_now - was).elements():
-            advice = "add it in a turn whose id stays, session.turn(run.key(step))"
-            said.append(f"session {id!r} has message {text[:200]} in addition; {advice}")
-        said += [f"session {id!r} lost message {text[:200]}" for text in (was - is_now).elements() if not is_cut]
-    return said
-
-
-def _messages(end: _End, known: Set[str]) -> defaultdict[str, Counter[str]]:
-    """Return messages by session. Those of sessions whose ids are made by chance are one."""
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for id, messages in end.sessions.items():
-        found[id if id in known else "(an id of its own)"] += messages
-    return found
+async def _batches(store: holdfast.Store) -> AsyncIterator[holdfast.WorkBatch]:
+    """Yield the work that is not settled, and dead letters."""
+    async for session in holdfast.every(store.sessions.list):
+        async for batch in holdfast.every(store.queue.list, session.session_id):
+            yield batch
+    async for batch in holdfast.every(store.queue.dead_letters):
+        yield batch
 
 
 def _stepping(handlers: Handlers, points: Points) -> Handlers:
-    """Return the handlers of runs, whose suspensions are points."""
+    """Return the handlers, whose suspensions are points."""
     made = Handlers()
-    for one in handlers.of_runs():
+    for one in (*handlers.of_runs(), *handlers.of_queue()):
         function = suspending(one.function, points) if one.is_async else one.function
         made.add(msgspec.structs.replace(one, function=function))
     return made

@@ -131,6 +131,10 @@ class Handlers:
         """Return all handlers of runs."""
         return list(self._of_runs.values())
 
+    def of_queue(self) -> list[Registered]:
+        """Return all handlers of turns and jobs."""
+        return list(self._by_kind.values())
+
     def versions(self, kind: str) -> list[str]:
         """Return the versions of runs of a kind that have a handler.
 
