@@ -45,6 +45,7 @@ from holdfast.backends.sqlite import budget, connection, readers
 from holdfast.backends.sqlite import schema_setup as sqlite_opening
 from holdfast.backends.sqlite.open_transaction import SqliteOpenTransaction
 from holdfast.backends.sqlite.transaction.limits import Limits as SqliteLimits
+from holdfast.backends.sqlite.transaction.processes import Processes as SqliteProcesses
 from holdfast.backends.sqlite.transaction.streams import Streams as SqliteStreams
 from holdfast.cli import tail
 from holdfast.clock import SystemClock
@@ -508,6 +509,15 @@ def slots_are_counted_without_a_lock(patch: pytest.MonkeyPatch) -> None:
         return text.replace(lock, "").replace("pg_try_advisory_xact_lock(v_lock)", "true")
 
     patch.setattr(postgres_opening, "_text_of", wrong)
+
+
+def a_limit_of_runs_counts_leases_that_ended(patch: pytest.MonkeyPatch) -> None:
+    right = SqliteProcesses.run_limits
+
+    async def wrong(tx: Any, kinds: Any, now_ms: int) -> Any:
+        return await right(tx, kinds, 0)
+
+    patch.setattr(SqliteProcesses, "run_limits", wrong)
 
 
 def work_given_back_keeps_its_slot(patch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ from holdfast.testing.contract import (
     ReadingContract,
     RunClaimContract,
     RunContract,
+    RunLimitContract,
     SharedPutContract,
     StreamContract,
     TickContract,
@@ -134,6 +135,23 @@ def a_limit_holds_under_races(folder: Path, request: pytest.FixtureRequest) -> N
     finally:
         made.close()
         database.empty()
+
+
+def a_limit_of_runs_holds_under_races(folder: Path, request: pytest.FixtureRequest) -> None:
+    database = request.getfixturevalue("postgres_database")
+    database.empty()  # as above
+    made = LocalBench("postgres", "blocking", folder, database.url)
+    try:
+        stores = [made.open() for _ in range(6)]
+        RunLimitContract().test_of_several_claims_at_once_as_many_succeed_as_there_are_places(stores)
+    finally:
+        made.close()
+        database.empty()
+
+
+def the_place_of_a_lost_run_is_free(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        RunLimitContract().test_the_place_of_a_lost_holder_is_free_when_its_lease_ends(made.open(), made.clock)
 
 
 def a_claim_that_is_given_back_frees_its_slot(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -878,6 +896,8 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_claim_counts_batches_and_not_bytes, a_claim_is_no_more_than_a_page),
         (bugs.each_delivery_has_an_occurrence_of_its_own, an_emission_holds_its_payload_once),
         (bugs.slots_are_counted_without_a_lock, a_limit_holds_under_races),
+        (bugs.slots_are_counted_without_a_lock, a_limit_of_runs_holds_under_races),
+        (bugs.a_limit_of_runs_counts_leases_that_ended, the_place_of_a_lost_run_is_free),
         (bugs.work_given_back_keeps_its_slot, a_claim_that_is_given_back_frees_its_slot),
         (bugs.a_session_that_waits_for_a_slot_loses_its_place, a_waiting_session_keeps_its_place),
         (bugs.a_limit_forgets_claims_from_before_it, a_limit_counts_what_lives),
