@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import site
 import subprocess
@@ -27,8 +26,12 @@ def message(name: str, **fields: Any) -> Any:
     return msgspec.msgpack.Ext(5, body)
 
 
-def packed(value: Any) -> str:
-    return base64.b64encode(msgspec.msgpack.encode(value)).decode()
+def write(channel: str, kind: str, data: bytes = b"") -> bytes:
+    """Return a write as the adapter stores it."""
+    return msgspec.json.encode({"format": 1, "channel": channel, "type": kind}) + b"\n" + data
+
+
+packed = msgspec.msgpack.encode
 
 
 HUMAN = message("HumanMessage", content=[{"type": "text", "text": "hi"}], type="human")
@@ -84,13 +87,13 @@ ADK = "adk.event"
         ),
         (STEP, {"metadata": {"step": 2, "source": "loop"}, "gist": "ai: hello"}, "step 2, loop: ai: hello"),
         (STEP, {"metadata": {}}, "checkpoint"),
-        (WRITE, {"channel": "plan", "type": "null"}, "plan: null"),
-        (WRITE, {"channel": "plan", "type": "msgpack", "data": packed(["look", "leap"])}, 'plan: ["look","leap"]'),
-        (WRITE, {"channel": "messages", "type": "msgpack", "data": packed([HUMAN])}, "messages: human: hi"),
-        (WRITE, {"channel": "messages", "type": "msgpack", "data": packed(CALLING)}, CALLED),
-        (WRITE, {"channel": "file", "type": "bytes", "data": "AAAA"}, "file: 3 bytes"),
-        (WRITE, {"channel": "file", "type": "msgpack", "data": "wQ=="}, "file: 4 characters"),
-        (WRITE, {"channel": "file", "type": "msgpack", "data": packed(msgspec.msgpack.Ext(0, b"\x01"))}, "file: 1"),
+        (WRITE, write("plan", "null"), "plan: null"),
+        (WRITE, write("plan", "msgpack", packed(["look", "leap"])), 'plan: ["look","leap"]'),
+        (WRITE, write("messages", "msgpack", packed([HUMAN])), "messages: human: hi"),
+        (WRITE, write("messages", "msgpack", packed(CALLING)), CALLED),
+        (WRITE, write("file", "bytes", bytes(3)), "file: 3 bytes"),
+        (WRITE, write("file", "msgpack", b"\xc1"), "file: 1 bytes"),
+        (WRITE, write("file", "msgpack", packed(msgspec.msgpack.Ext(0, b"\x01"))), "file: 1"),
         (ADK, {"author": "user", "content": {"parts": [{"text": "hi"}]}}, "user: hi"),
         (
             ADK,
@@ -136,6 +139,11 @@ def test_a_node_is_shown_as_its_framework_means_it(kind: str, payload: Any, line
         {"type": "x_call"},
         {"parts": 3},
         {"content": {"parts": [3, {}]}},
+        b"",
+        b"\n",
+        b"[]\n",
+        b'{"channel": 1}\n',
+        b"\xff\n",
     ],
     ids=repr,
 )

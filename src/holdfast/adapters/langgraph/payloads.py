@@ -1,4 +1,4 @@
-"""The nodes of a LangGraph thread: checkpoints and writes as JSON payloads, and the ids that group them.
+"""The nodes of a LangGraph thread: checkpoints as JSON, writes as bytes, and the ids that group them.
 
 Knows nothing of LangGraph, so that a thread can be read without it. Every id of a checkpoint's group begins with the
 checkpoint's id, in the order of checkpoint ids: the checkpoint itself, its later versions, and the writes on it.
@@ -82,14 +82,26 @@ P = TypeVar("P", StoredCheckpoint, StoredWrite)
 
 
 def encoded(payload: StoredCheckpoint | StoredWrite) -> Any:
-    """Return the JSON value of a payload."""
+    """Return the payload of a node: a JSON value, or for a write a line of JSON and the bytes of its value."""
     if isinstance(payload, StoredWrite):
-        payload = msgspec.structs.replace(payload, task="", index=0)
+        line = msgspec.structs.replace(payload, task="", index=0, data=b"")
+        return msgspec.json.encode(line) + b"\n" + payload.data
     return msgspec.json.decode(msgspec.json.encode(payload))
 
 
+def _fields(payload: object) -> dict[str, Any]:
+    """Return the fields of a payload, none if it has another form."""
+    if not isinstance(payload, bytes):
+        return cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
+    line, _, data = payload.partition(b"\n")
+    try:
+        return {**msgspec.json.decode(line, type=dict[str, Any]), "data": data}
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+
+
 def _decoded(kind: type[P], node: holdfast.Node) -> P:
-    payload = cast("dict[str, object]", node.payload) if isinstance(node.payload, dict) else {}
+    payload = _fields(node.payload)
     found = payload.get("format")
     if isinstance(found, int) and found > FORMAT:
         raise Incompatible(

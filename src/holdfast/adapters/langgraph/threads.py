@@ -210,29 +210,26 @@ class Threads:
             group = Group()
             if any(write.index < 0 for write in writes):
                 group = await read_group(port, place, checkpoint_id)
-            nodes: list[holdfast.Node] = []
+            added: list[tuple[StoredWrite, holdfast.Node]] = []
             for write in writes:
                 at = (write.task, write.index)
                 if write.index < 0 and group.writes.get(at) == write:
                     continue
                 version = group.versions.get(at, -1) + 1 if write.index < 0 else 0
                 id = payloads.write_id(checkpoint_id, write.task, write.index, version)
-                nodes.append(holdfast.Node(id, parent=parent, kind=WRITE, payload=payloads.encoded(write)))
-            if not nodes:
+                node = holdfast.Node(id, parent=parent, kind=WRITE, payload=payloads.encoded(write))
+                added.append((write, node))
+            if not added:
                 return
             try:
-                kept = await _added(port, place, nodes)
+                kept = await _add_all(port, place, added)
             except SessionDeleted:
                 self.forget(place.session_id)
                 await self.create(port, place)
                 parent = None
                 continue
             except InvalidRequest as error:
-                refused = _PAYLOAD.fullmatch(error.field)
-                if refused is not None:
-                    channel = nodes[int(refused[1])].payload["channel"]
-                    raise InvalidRequest(f"writes[{channel!r}]", error.problem, limit=error.limit) from error
-                if parent is None:
+                if parent is None or error.field.startswith("writes["):
                     raise
                 # The thread was pruned meanwhile: the checkpoint is gone, and these stand alone.
                 self.forget(place.session_id)
@@ -255,10 +252,21 @@ class Threads:
         return found
 
 
-async def _added(port: Port, place: Place, nodes: Sequence[holdfast.Node]) -> int:
+async def _add_all(port: Port, place: Place, writes: Sequence[tuple[StoredWrite, holdfast.Node]]) -> int:
     """Add writes, all or none: a task that has some of its writes would not run again. Return how many were there."""
-    if len(nodes) <= NODES_A_CALL:
-        return (await port.add_nodes(place.session_id, nodes, on_conflict="keep")).kept
+    if len(writes) <= NODES_A_CALL:
+        return await _add(port, place, writes)
     async with port.transaction() as transaction:
-        parts = [nodes[start : start + NODES_A_CALL] for start in range(0, len(nodes), NODES_A_CALL)]
-        return sum([(await transaction.add_nodes(place.session_id, part, on_conflict="keep")).kept for part in parts])
+        parts = [writes[start : start + NODES_A_CALL] for start in range(0, len(writes), NODES_A_CALL)]
+        return sum([await _add(transaction, place, part) for part in parts])
+
+
+async def _add(port: Port, place: Place, writes: Sequence[tuple[StoredWrite, holdfast.Node]]) -> int:
+    try:
+        return (await port.add_nodes(place.session_id, [node for _, node in writes], on_conflict="keep")).kept
+    except InvalidRequest as error:
+        refused = _PAYLOAD.fullmatch(error.field)
+        if refused is None:
+            raise
+        channel = writes[int(refused[1])][0].channel
+        raise InvalidRequest(f"writes[{channel!r}]", error.problem, limit=error.limit) from error

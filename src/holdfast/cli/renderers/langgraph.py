@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -24,27 +22,30 @@ def checkpoint(payload: Any) -> str | None:
 
 def write(payload: Any) -> str | None:
     """Return `messages: ai: hello`, `messages: call weather({"city": "Oslo"})` or `plan: ["look", "leap"]`."""
-    if not isinstance(payload, dict):
+    import msgspec
+
+    if not isinstance(payload, bytes):
         return None
-    fields = cast("dict[str, Any]", payload)
-    channel, kind, data = fields.get("channel"), fields.get("type"), fields.get("data", "")
-    if not isinstance(channel, str) or not isinstance(data, str):
+    line, _, data = payload.partition(b"\n")
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
         return None
-    return f"{channel}: {_value(kind, data)}"
+    channel = fields.get("channel")
+    return f"{channel}: {_value(fields.get('type'), data)}" if isinstance(channel, str) else None
 
 
-def _value(kind: object, data: str) -> str:
+def _value(kind: object, data: bytes) -> str:
     import msgspec
 
     if kind == "null":
         return "null"
     try:
-        body = base64.b64decode(data, validate=True)
-        if kind != "msgpack":
-            return f"{len(body)} bytes"
-        return _shown(msgspec.msgpack.decode(body, ext_hook=_opened))
-    except (binascii.Error, msgspec.DecodeError, RecursionError):
-        return f"{len(data)} characters"
+        if kind == "msgpack":
+            return _shown(msgspec.msgpack.decode(data, ext_hook=_opened))
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return f"{len(data)} bytes"
 
 
 def _opened(_: int, data: memoryview) -> Any:
