@@ -61,7 +61,10 @@ REMEDIES = {
 }
 """Explanations and remedies: the contract's cases compare the backends."""
 
-BESIDE = MOVING | OF_OTHER_CALLS | RUNS | SCHEDULES | REACHED | REMEDIES
+KEYED = {"artifacts.get_many", "artifacts.delete_many"}
+"""Artifacts by prefix: the contract's cases compare the backends."""
+
+BESIDE = MOVING | OF_OTHER_CALLS | RUNS | SCHEDULES | REACHED | REMEDIES | KEYED
 
 REFUSALS = {
     "AlreadyTerminal",

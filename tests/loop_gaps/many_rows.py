@@ -532,6 +532,17 @@ async def list_artifacts(store: holdfast.Store, size: Size) -> Prepared:
     return lambda: store.artifacts.list(limit=LIMITS.page)
 
 
+async def read_artifacts(store: holdfast.Store, size: Size) -> Prepared:
+    await list_artifacts(store, size)
+    return lambda: store.artifacts.get_many("module", prefix="listed", limit=LIMITS.page)
+
+
+async def delete_artifacts(store: holdfast.Store, size: Size) -> Prepared:
+    kind = new_name("kind")
+    await each([store.artifacts.put(kind, f"{number}", b"x") for number in range(LIMITS.page)])
+    return lambda: store.artifacts.delete_many(kind, prefix="")
+
+
 # Housekeeping.
 
 
@@ -638,6 +649,8 @@ MANY_ROWS: dict[str, Callable[[holdfast.Store, Size], Awaitable[Prepared]]] = {
     "sessions.fork with attachments": fork_attachments,
     "attachments.sweep": sweep,
     "artifacts.list": list_artifacts,
+    "artifacts.get_many": read_artifacts,
+    "artifacts.delete_many": delete_artifacts,
     "maintenance.vacuum": vacuum,
     "maintenance.collect_garbage": collect,
     "maintenance.prune": prune,

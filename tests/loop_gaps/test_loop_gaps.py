@@ -99,6 +99,7 @@ FEW_ROWS = {
     "session.attachments.record_intent",
     "session.pause",
     "session.resume",
+    "session.set_labels",
     "sessions.open",
     "store.close",
     "store.open",
