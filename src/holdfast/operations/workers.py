@@ -115,7 +115,8 @@ async def release(tx: Transaction, worker_id: str, limit: int) -> WorkerRelease:
             ready.tell(tx, session.session_id)
             batches += len(ended)
     sessions = runs = 0
-    keys = [int(resource) for resource in await tx.leases_of_owner("session", worker_id, tx.now_ms, limit)]
+    resources = await tx.leases_of_owner("session", worker_id, tx.now_ms, limit)
+    keys = [int(resource) for resource in resources if resource.isdecimal()]  # verify names one that is damaged
     ids = await tx.session_ids(keys) if keys else {}
     for session_key in keys:
         session = await tx.find_session(ids.get(session_key, ""), key_only=True)
