@@ -124,7 +124,7 @@ def decoders() -> list[Callable[[bytes], object]]:
     found: list[Callable[[bytes], object]] = [
         lambda data: codec.decode_document(data, table="t", key="k"),
         lambda data: codec.decode_value(data, table="t", key="k"),
-        lambda data: codec.decode_value(codec.PACKED + data, table="t", key="k"),
+        lambda data: codec.decode_value(codec.PACKED + codec._checksum(data) + data, table="t", key="k"),
         lambda data: codec.decode_cursor("sessions", data.decode("latin-1")[:5_000], [int]),
     ]
     found += [partial(record, kind) for kind in kinds]

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import tracemalloc
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -576,9 +577,30 @@ def test_a_flipped_bit_in_stored_content_is_always_noticed(data: st.DataObject) 
 @given(st.binary(max_size=400) | st.binary(max_size=8).map(lambda part: part * 200))
 def test_bytes_in_the_place_of_a_document_come_back(data: bytes) -> None:
     stored = codec.encode_bytes(data)
-    assert len(stored) <= len(data) + 1
+    assert len(stored) <= len(data) + 1 + codec.CHECKSUM_BYTES
     assert len(data) <= len(stored) * codec.LARGEST_RATIO
     assert codec.decode_value(stored, table="nodes", key="k") == data
+
+
+def marked(mark: bytes, body: bytes) -> bytes:
+    """Return a body that passes for stored bytes."""
+    return mark + zlib.crc32(body).to_bytes(codec.CHECKSUM_BYTES, "big") + body
+
+
+@pytest.mark.parametrize("data", [b"some bytes", b"many " * 100], ids=["as they are", "packed"])
+def test_bytes_with_any_bit_flipped_are_damage(data: bytes) -> None:
+    stored = codec.encode_bytes(data)
+    for place in range(8, 8 * len(stored)):  # the bits of the mark tell documents from bytes
+        flipped = bytearray(stored)
+        flipped[place // 8] ^= 1 << place % 8
+        with pytest.raises(Corrupt):
+            codec.decode_value(bytes(flipped), table="nodes", key="k")
+
+
+@pytest.mark.parametrize("data", [b"\x00", b"\x00abc", b"\x01", b"\x00\x00\x00\x00\x01"])
+def test_bytes_without_their_checksum_are_damage(data: bytes) -> None:
+    with pytest.raises(Corrupt, match="checksum"):
+        codec.decode_value(data, table="nodes", key="k")
 
 
 @pytest.mark.parametrize(
@@ -590,7 +612,7 @@ def test_a_frame_that_was_not_stored_here_is_damage(body: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(Corrupt):
-            codec.decode_value(codec.PACKED + body, table="nodes", key="k")
+            codec.decode_value(marked(codec.PACKED, body), table="nodes", key="k")
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()

@@ -184,29 +184,38 @@ def _unwritable(value: Document, depth: int, size: int) -> Unfit | None:
 # Bytes in the place of a document.
 
 RAW, PACKED = b"\x00", b"\x01"
-"""The first byte of stored bytes, which follow as they are or as a frame. No JSON begins with it."""
+"""The first byte of stored bytes, which no JSON begins with. A checksum follows, then the bytes or a frame of them."""
+CHECKSUM_BYTES = 4
 LARGEST_RATIO = 16
 """The most bytes that one stored byte may stand for, so that a page of rows stays bounded."""
 
 
 def encode_bytes(data: bytes) -> bytes:
     """Return bytes as they are stored in the place of a document."""
-    _, body = pack(data)
-    return PACKED + body if len(body) < len(data) <= len(body) * LARGEST_RATIO else RAW + data
+    _, packed = pack(data)
+    mark, body = (PACKED, packed) if len(packed) < len(data) <= len(packed) * LARGEST_RATIO else (RAW, data)
+    return mark + _checksum(body) + body
 
 
 def decode_value(data: bytes, *, table: str, key: object) -> Document | bytes:
-    """Decode a stored document, or bytes in its place."""
-    mark, body = data[:1], data[1:]
+    """Decode a stored document, or bytes in its place, proven by their checksum."""
+    mark = data[:1]
+    if mark not in (RAW, PACKED):
+        return decode_document(data, table=table, key=key)
+    body = data[1 + CHECKSUM_BYTES :]
+    if data[1 : 1 + CHECKSUM_BYTES] != _checksum(body):
+        raise Corrupt(table, str(key), "does not match its checksum")
     if mark == RAW:
         return body
-    if mark != PACKED:
-        return decode_document(data, table=table, key=key)
     size = _frame_size(body)
     if size > len(body) * LARGEST_RATIO:
         raise Corrupt(table, str(key), f"claims to have {size} bytes, more than were stored")
     charge(size)
     return _decompress(body, size, None, table=table, key=key)
+
+
+def _checksum(body: bytes) -> bytes:
+    return binascii.crc32(body).to_bytes(CHECKSUM_BYTES, "big")
 
 
 # Records.

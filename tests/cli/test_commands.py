@@ -520,6 +520,7 @@ def test_processes_are_listed_and_shown(on: Any, filled: Any) -> None:
         "event_count": 1,
         "external_ref": None,
         "wait": None,
+        "waits": [],
         "status": "running",
         "outcome": None,
         "recovery": "external",

@@ -123,7 +123,8 @@ class Pooler:
     async def close(self) -> None:
         for writer in (*self._clients, *(upstream.writer for upstream in self._idle)):
             writer.close()
-            with suppress(ConnectionError):
+            # A task that was cancelled while it waited for the same end has cancelled that end.
+            with suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import holdfast
 from holdfast.leases import Lease, OnProcess
-from holdfast.processes import Abandoned, BySession, Failed, Provenance, SignalWait
+from holdfast.processes import Abandoned, BySession, Failed, Provenance, RunWait, SignalWait
 from holdfast.testing.contract.hostile_calls import LEASE, always
 from holdfast.testing.contract.hostile_world import Call, World, parts
 
@@ -67,8 +67,16 @@ RUNS = [
     Call("processes.wait_next", a_due_run, f"timeout_ms:timeout {KINDS}"),
     Call(
         "processes.suspend",
-        lambda w: {"lease": a_run(w), "seen": 0, "due_at_ms": 1, "wait": SignalWait("go", 1, 1), "error": "no"},
+        lambda w: {
+            "lease": a_run(w),
+            "seen": 0,
+            "due_at_ms": 1,
+            "wait": SignalWait("go", 1, 1),
+            "error": "no",
+            "waits": [RunWait("signal", "go", 1)],
+        },
         f"{HELD} seen:whole due_at_ms:whole? wait:record? wait.name:signal wait.ordinal:whole1 wait.since_ms:whole? "
+        "waits:sequence waits[0]:record waits[0].kind:word waits[0].name:text? waits[0].until_ms:whole? "
         "error:text?",
     ),
     Call(
