@@ -59,6 +59,8 @@ _encode_sorted = msgspec.json.Encoder(enc_hook=_plain, order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 _building = threading.RLock()  # a signal handler may use another store
+UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""The errors of decoding stored bytes that are not what was stored: no JSON, nested too deeply, or no text."""
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
@@ -98,7 +100,7 @@ def decode_document(data: bytes, *, table: str, key: object) -> Document:
     """Decode a stored document."""
     try:
         return json_chunks.decoded(data, _decode)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Corrupt(table, str(key), "the stored document is not JSON") from error
 
 
@@ -245,7 +247,7 @@ def decode_record(kind: type[T], data: bytes, *, table: str, key: object) -> T:
         raise Corrupt(table, str(key), f"record format {found} is not {RECORD_FORMAT}")
     try:
         return _decoded_as(kind, data[1:])
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Corrupt(table, str(key), f"the stored {kind} does not decode") from error
 
 
@@ -452,7 +454,7 @@ def decode_cursor(listing: str, cursor: object, kinds: Sequence[type], *, field:
         raise problem
     try:
         parts = _decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (binascii.Error, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except (binascii.Error, *UNDECODABLE) as error:
         raise problem from error
     place: list[Any] = cast("Any", parts) if isinstance(parts, list) else []
     if place[:1] != [listing] or len(place) != len(kinds) + 1:

@@ -274,7 +274,7 @@ def test_a_lineage_comes_back_and_damage_in_it_is_told() -> None:
     segments = (Segment(5, 0, 4), Segment(3, 2, 9))
     assert graph.encode_lineage(segments) == b"[[5,0,4],[3,2,9]]"
     assert graph.lineage_of(session(lineage=b"[[5,0,4],[3,2,9]]")) == segments
-    for damaged in (b"", b"{}", b"[[5,0]]", b'[["5",0,4]]'):
+    for damaged in (b"", b"{}", b"[[5,0]]", b'[["5",0,4]]', b'[["\xff",0,4]]', b"[[5,0,4," + b"[" * 100_000):
         with pytest.raises(Corrupt, match="lineage") as info:
             graph.lineage_of(session(lineage=damaged))
         assert (info.value.table, info.value.key) == ("sessions", "7")

@@ -34,7 +34,20 @@ def test_a_report_that_makes_no_sense_is_refused(field: str, value: Any) -> None
         workers.check_worker(msgspec.structs.replace(ME, **{field: value}), Limits())
 
 
-@pytest.mark.parametrize(("report", "says"), [(b"{", "cannot be read"), (workers.report_of(ME), "that of 'w1'")])
+DEEP = b'{"further":' + b"[" * 100_000
+"""An unknown field is skipped, and its depth is the decoder's."""
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [
+        (b"{", "cannot be read"),
+        (b'{"id":"\xff"}', "cannot be read"),
+        (DEEP, "cannot be read"),
+        (workers.report_of(ME), "that of 'w1'"),
+    ],
+    ids=["cut", "no text", "deep", "of another"],
+)
 def test_a_damaged_report_is_named(report: bytes, says: str) -> None:
     row = WorkerRow("w2", 1, 2, 3, report)
     with pytest.raises(Corrupt, match=says):

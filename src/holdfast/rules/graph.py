@@ -207,7 +207,7 @@ def lineage_of(session: SessionRow) -> tuple[Segment, ...]:
     """Return the segments that the session inherited when it was forked, nearest source first."""
     try:
         return tuple(msgspec.json.decode(session.lineage, type=list[Segment]))
-    except msgspec.DecodeError as error:
+    except codec.UNDECODABLE as error:
         raise Corrupt("sessions", str(session.session_key), "the lineage does not decode") from error
 
 

@@ -112,7 +112,7 @@ def ended_run(batch: WorkBatch) -> RunEnded | None:
     try:
         wake = msgspec.convert(batch.items[0].payload, _Told).wake
         outcome = msgspec.json.decode(wake.input, type=ProcessOutcome)
-    except msgspec.MsgspecError:
+    except codec.UNDECODABLE:
         return None
     ids = {batch.source_key, wake.wake_id, events.wake_id(wake.target, wake.dedupe_key)}
     if len(ids) > 1:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast import codec
 from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.records.leases import Lease
 from holdfast.records.limits import Limits
@@ -96,7 +97,7 @@ def worker_of(row: WorkerRow) -> WorkerInfo:
     """Return a worker as it last reported itself."""
     try:
         said = msgspec.json.decode(row.report, type=WorkerInfo)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except codec.UNDECODABLE as error:
         raise Corrupt("workers", row.worker_id, "its report cannot be read") from error
     if said.id != row.worker_id:
         raise Corrupt("workers", row.worker_id, f"its report is that of {said.id!r}")

@@ -158,7 +158,7 @@ def _draft(checkpoint_id: str, parent: str | None, kind: str, body: bytes, metad
         decoded = msgspec.msgpack.decode(body, type=dict[str, Any])
         values = msgspec.convert(decoded.pop("channel_values", {}), dict[str, Any])
         described = msgspec.json.decode(metadata or b"{}", type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise holdfast.InvalidRequest("from", f"checkpoint {checkpoint_id!r} does not decode: {error}") from error
     state, odd = payloads.split_plain({key: value for key, value in decoded.items() if key != "id"})
     serialised = {channel: _typed(value) for channel, value in values.items()}
