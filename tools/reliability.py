@@ -407,7 +407,7 @@ def page(report: Report) -> str:
         "<!-- Written by tools/reliability.py. -->",
         "",
         f"Run on {report.day} at commit `{report.commit}`: {report.minutes:.0f} minutes, seed {report.seed}.",
-        *(f"Run again, once what it found was mended: {note}." for note in report.again),
+        *(f"Violated or unnoticed at first, and run again: {note}." for note in report.again),
         f"Python {platform.python_version()}, {platform.system()} {platform.release()} on {platform.machine()}, "
         f"{os.cpu_count()} cores, SQLite {apsw.sqlite_lib_version()}, PostgreSQL {report.server}, "
         f"asyncpg {version('asyncpg')}.",
