@@ -263,30 +263,35 @@ def test_an_idle_waiter_looks_a_few_times_for_each_commit_and_once_a_second_othe
 ) -> None:
     pauses_s: list[float | None] = []
     is_idle = threading.Event()
+    longest_s = commit_watcher.SAFETY_LOOK_S
 
     class Counting(commit_watcher.FileWatch):
         def wait(self, timeout_s: float | None) -> bool:
             pauses_s.append(timeout_s)
-            if timeout_s == commit_watcher.LONGEST_LOOK_S:
+            if timeout_s is not None and timeout_s >= longest_s:
                 is_idle.set()
             return super().wait(timeout_s)
 
     monkeypatch.setattr(commit_watcher, "wake_source", Counting)
     with other_process(path) as other:
-        while not is_idle.is_set():
-            change = store.backend.watch("topic")
-            other.commit()
-            assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
-        for _ in range(3):
+
+        def commit_and_wait_until_idle() -> None:
             change = store.backend.watch("topic")
             del pauses_s[:]
             is_idle.clear()
             other.commit()
             assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
-            unused = store.backend.watch("another")
+            unused = store.backend.watch("another")  # keeps the watcher polling
             assert is_idle.wait(60)
-            assert len(pauses_s) <= 25
             unused.cancel()
+
+        # Each commit doubles the interval between polls, up to the longest one.
+        for _ in range(4):
+            longest_s = min(longest_s * 2, commit_watcher.LONGEST_LOOK_S)
+            commit_and_wait_until_idle()
+        for _ in range(3):
+            commit_and_wait_until_idle()
+            assert len(pauses_s) <= 25
 
 
 def test_a_file_that_cannot_be_watched_is_looked_at_steadily(tmp_path: Path) -> None:
