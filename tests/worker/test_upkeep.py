@@ -164,6 +164,22 @@ def test_a_schedule_needs_a_handler_and_a_name_of_its_own() -> None:
     assert session.value.field == "session_id"
 
 
+def test_a_payload_that_does_not_fit_the_handler_of_a_run_is_refused_when_the_worker_starts() -> None:
+    worker = Worker("memory:")
+
+    @worker.process("research")
+    def research(run: Any, days: int) -> None: ...
+
+    worker.every("0 3 * * *", "research", name="fits", payload={"days": 7})
+    worker.run(until_idle=True)
+    worker.every("0 4 * * *", "research", name="weekly", payload={"days": "seven"})
+    with pytest.raises(holdfast.InvalidRequest) as info:
+        worker.run(until_idle=True)
+    assert info.value.field == "payload"
+    assert "'weekly'" in info.value.problem
+    assert "days" in info.value.problem
+
+
 def test_without_the_extra_a_worker_says_that_schedules_wait(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -72,4 +72,8 @@ def target(every: Every, handlers: Handlers) -> dict[str, Any]:
         raise holdfast.InvalidRequest("kind", problem)
     if every.session_id is not None:
         raise holdfast.InvalidRequest("session_id", f"does not go with {every.kind!r}: its handler is one of runs")
+    try:
+        handlers.check_start(every.kind, versions[-1], every.payload)
+    except holdfast.InvalidRequest as error:
+        raise holdfast.InvalidRequest("payload", f"of schedule {every.name!r}: {error.problem}") from None
     return {"run": holdfast.processes.Run(every.kind, versions[-1], every.payload)}
