@@ -15,6 +15,7 @@ import types
 import typing
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -49,11 +50,20 @@ def plain(value: Any) -> Any:
     return encoded(value) if _is_object(kind) else value
 
 
-def documents_of(value: Any) -> Any:
-    """Return what `plain` makes of a value that is not a document; None if that is nothing else, or cannot be made."""
+class LostFields(TypeError):
+    """An object of a derived class would come back without its further fields."""
+
+
+def documents_of(value: Any, field: str = "args") -> Any:
+    """Return what `plain` makes of a value that is not a document; None if that is nothing else, or cannot be made.
+
+    Raises `InvalidRequest` if a model would lose fields.
+    """
     try:
         documents = plain(value)
         return None if documents == value else documents
+    except LostFields as error:
+        raise InvalidRequest(field, str(error)) from None
     except (RecursionError, TypeError, ValueError, NotImplementedError):
         return None
 
@@ -67,7 +77,11 @@ def dump_model(value: Any) -> Any:
     """Return a pydantic model as a document."""
     if _is_model(_kind_of(value)):
         # In the form that the model reads: by the names it is given by, and without computed fields.
-        return value.model_dump(mode="json", by_alias=True, round_trip=True)
+        document = value.model_dump(mode="json", by_alias=True, round_trip=True)
+        # Pydantic dumps a field as its declared type, and leaves out what a derived model adds to it.
+        with suppress(msgspec.ValidationError):
+            _require_whole(value, _load_model(type(value), document))
+        return document
     raise NotImplementedError(f"a {type(value).__name__} has no form as a document")
 
 
@@ -184,7 +198,7 @@ def _require_whole(value: Any, read: Any, place: str = "") -> None:
         return
     if _is_object(kind) and issubclass(kind, known) and _is_object(known):
         if kind is not known and encoded(read) != encoded(value):
-            raise TypeError(_lost(kind, place))
+            raise LostFields(_lost(kind, place))
         for name in _fields_of(known):
             _require_whole(getattr(value, name, None), getattr(read, name, None), f"{place}.{name}")
     elif issubclass(kind, dict) and issubclass(known, dict):
@@ -199,7 +213,7 @@ def _require_whole(value: Any, read: Any, place: str = "") -> None:
         kinds = {_kind_of(one) for one in cast("set[Any]", read)}
         for one in {_kind_of(one) for one in cast("set[Any]", value)} - kinds:
             if _is_object(one):
-                raise TypeError(_lost(one, place))
+                raise LostFields(_lost(one, place))
 
 
 def _lost(kind: type[Any], place: str) -> str:

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
+import pydantic
 import pytest
 from tests.worker.tracing_decorators import asynchronously, plainly
 
@@ -210,3 +211,30 @@ def test_arguments_are_checked_where_a_run_is_started_by_a_worker_with_its_handl
             assert ids == ([] if way == "turn" else ["p"])
 
     asyncio.run(main())
+
+
+class Step(pydantic.BaseModel):
+    name: str
+
+
+class TimedStep(Step):
+    seconds: int
+
+
+class Plan(pydantic.BaseModel):
+    steps: list[Step]
+
+
+def test_a_model_that_would_lose_fields_of_a_derived_one_is_refused() -> None:
+    plan = Plan(steps=[Step(name="read"), TimedStep(name="wait", seconds=7)])
+    problem = "a TimedStep at steps[1] has further fields, which would be lost: declare TimedStep"
+    with holdfast.open_blocking("memory:") as store:
+        with pytest.raises(holdfast.InvalidRequest) as alone:
+            store.processes.start("ask", plan)
+        assert (alone.value.field, alone.value.problem) == ("args", problem)
+        starts = [holdfast.processes.RunDraft("ask", {"plan": plan})]
+        with pytest.raises(holdfast.InvalidRequest) as in_a_turn:
+            store.sessions.create("chat").commit(holdfast.Commit(starts=starts))
+        assert (in_a_turn.value.field, in_a_turn.value.problem) == ("starts[0].args", problem)
+        run = store.processes.start("ask", Plan(steps=[Step(name="read")]), id="kept")
+        assert run.receipt.created

@@ -80,7 +80,7 @@ def _arguments(field: str, value: Document, limits: Limits) -> Document:
     except InvalidRequest:
         from holdfast import typed_values  # slow to load, and rarely needed
 
-        documents: Document = typed_values.documents_of(value)
+        documents: Document = typed_values.documents_of(value, field)
         if documents is None:
             raise
         checks.document(field, documents, limits)
