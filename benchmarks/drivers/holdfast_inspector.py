@@ -14,6 +14,7 @@ from benchmarks.drivers import durable
 from holdfast.inspector import inspector
 
 CHUNK = 500
+FILLERS = 2
 TURNS = 50
 TEXT = work.text("node", 500)
 LONG = "long"
@@ -31,18 +32,20 @@ class Pages:
         return facts
 
     async def _sessions(self, count: int) -> None:
-        for first in range(0, count, CHUNK):
-            numbers = range(first, min(first + CHUNK, count))
-            await asyncio.gather(
-                *(
-                    self.store.sessions.create(
-                        f"session-{each:07}",
-                        owner=f"user-{each % 1000}",
-                        labels={"plan": "team" if each % 3 else "free"},
-                    )
-                    for each in numbers
-                )
-            )
+        """Make sessions, many in each transaction."""
+        chunks = iter(range(0, count, CHUNK))
+
+        async def fill() -> None:
+            for first in chunks:
+                async with self.store.transaction() as transaction:
+                    for each in range(first, min(first + CHUNK, count)):
+                        await transaction.sessions.create(
+                            f"session-{each:07}",
+                            owner=f"user-{each % 1000}",
+                            labels={"plan": "team" if each % 3 else "free"},
+                        )
+
+        await asyncio.gather(*(fill() for _ in range(FILLERS)))
 
     async def _long(self, count: int) -> None:
         """Make a conversation of this many messages, in turns."""
