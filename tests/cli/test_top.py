@@ -20,6 +20,7 @@ import pytest
 import holdfast
 from holdfast.activity import Activity
 from holdfast.cli import screen
+from holdfast.cli.text_width import columns_of
 from holdfast.cli.top_view import Looks, frame
 from holdfast.processes import Completed
 from holdfast.testing.clock import ManualClock
@@ -64,6 +65,17 @@ def test_a_picture_fits_the_terminal_and_is_whole_without_one(file: Path, width:
     whole = "\n".join(text_of(line) for line in frame(picture, 2_000))
     assert "worker@a-host-with-a-long-name-29.example.internal:7000:abcdef12" in whole
     assert whole.count("a-kind-with-a-long-name") == 15
+
+
+def test_letters_that_take_two_columns_keep_the_table_straight() -> None:
+    with holdfast.open_blocking("memory:") as store:
+        for kind in ("会話の要約" * 12, "mail"):
+            store.sessions.create(kind).enqueue("hi", kind=kind)
+        lines = [text_of(line) for line in frame(Looks(store).look(), 2_000, 80, 24)]
+    start = next(place for place, line in enumerate(lines) if line.startswith("kind "))
+    before_the_last = [row.rpartition("  ")[0] for row in lines[start : start + 3]]
+    assert len(set(map(columns_of, before_the_last))) == 1
+    assert max(map(columns_of, lines)) <= 80
 
 
 def test_one_picture_for_scripts(on: Any, url: str) -> None:

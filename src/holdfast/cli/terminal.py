@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
+from holdfast.cli.text_width import beginning, columns_of, end, padded
+
 if TYPE_CHECKING:
     import holdfast
     from holdfast.cli.screen import Screen
@@ -143,7 +145,7 @@ class Terminal:
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Print a table. On a terminal its columns are fitted to the width, with long cells shortened, but no ids."""
         texts = [[cell(value) for value in row] for row in rows]
-        widths = [max(len(text) for text in column) for column in zip(titles, *texts, strict=True)]
+        widths = [max(map(columns_of, column)) for column in zip(titles, *texts, strict=True)]
         columns = self.columns
         if columns is not None:
             least = [width if title in OF_IDS else len(title) for title, width in zip(titles, widths, strict=True)]
@@ -272,10 +274,10 @@ def fitted(widths: Sequence[int], least: Sequence[int], columns: int) -> list[in
 
 def shortened(text: str, most: int) -> str:
     """Shorten text by leaving out its middle, because ids differ at the beginning or at the end."""
-    if len(text) <= most:
+    if columns_of(text) <= most:
         return text
-    head = most // 2
-    return f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"
+    head = beginning(text, most // 2)
+    return f"{head}…{end(text, most - columns_of(head) - 1)}"
 
 
 # Values as text.
@@ -322,8 +324,8 @@ def cell(value: object) -> str:
 
 
 def clipped(text: str, most: int = CELL_CHARACTERS) -> str:
-    """Cut text to this length."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+    """Cut text to this width."""
+    return text if columns_of(text) <= most else beginning(text, most - 1) + "…"
 
 
 def moment(at_ms: int | None) -> str:
@@ -381,4 +383,4 @@ def gist(document: object, most: int = CELL_CHARACTERS) -> str:
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return GAP.join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
+    return GAP.join(padded(text, width) for text, width in zip(cells, widths, strict=True)).rstrip()

@@ -6,7 +6,6 @@ is made less often: that reads more.
 
 from __future__ import annotations
 
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -17,6 +16,7 @@ import holdfast
 from holdfast.activity import MOST, Activity, Rates
 from holdfast.cli.running import Call, Misused, has_password
 from holdfast.cli.terminal import Part, cell, clipped, length, moment, shortened
+from holdfast.cli.text_width import columns_of, padded, wrapped
 from holdfast.paging import every
 
 LEAST_INTERVAL_MS = 100
@@ -227,16 +227,15 @@ def _attention(picture: Picture, width: int | None) -> list[list[Part]]:
     for one in picture.concerns:
         style = "red" if one.level == "danger" else "yellow"
         text = cell(f"{one.problem}: {one.advice}")
-        wrapped = [text] if width is None else textwrap.wrap(text, max(20, width - 2), break_on_hyphens=False)
         lines.append([(one.name, style)])
-        lines.extend([f"  {line}"] for line in wrapped)
+        lines.extend([f"  {line}"] for line in ([text] if width is None else wrapped(text, max(20, width - 2))))
     return lines if picture.concerns else [*lines, [("nothing", "dim")]]
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[list[Part]]:
     """Return a table whose first column gives way to the others, and whose last one is cut at the end."""
     texts = [[cell(text) for text in row] for row in rows]
-    widths = [max(len(text) for text in column) for column in zip(titles, *texts, strict=True)]
+    widths = [max(map(columns_of, column)) for column in zip(titles, *texts, strict=True)]
     if width is not None:
         others = sum(widths[1:-1]) + 2 * (len(widths) - 1) + min(widths[-1], max(12, width // 4))
         widths[0] = min(widths[0], max(len(titles[0]), width - others))
@@ -248,7 +247,6 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | No
 def _rows(rows: Sequence[Sequence[str]], widths: Sequence[int], width: int | None) -> Iterator[str]:
     for row in rows:
         first, *between, last = (shortened(text, most) for text, most in zip(row, widths, strict=True))
-        line = "  ".join(
-            [first.ljust(widths[0]), *(one.rjust(most) for one, most in zip(between, widths[1:], strict=False)), last]
-        ).rstrip()
+        numbers = (padded(one, most, right=True) for one, most in zip(between, widths[1:], strict=False))
+        line = "  ".join([padded(first, widths[0]), *numbers, last]).rstrip()
         yield line if width is None else clipped(line, width)
