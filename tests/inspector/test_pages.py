@@ -80,6 +80,20 @@ def test_a_long_message_is_cut_and_shown_whole_on_its_own_page(url: str, client:
     assert "x" * 200_000 in client.get("/node", params={"id": "long", "node": "t/0"}).text
 
 
+@pytest.mark.parametrize(
+    ("payload", "shown"),
+    [({"role": "user", "content": "hi"}, 25), ({"role": "user", "content": "x" * 60_000}, 20), (b"x" * 60_000, 20)],
+    ids=["short", "long", "bytes"],
+)
+def test_of_large_messages_a_page_reads_only_the_last(url: str, client: Any, payload: Any, shown: int) -> None:
+    with holdfast.open_blocking(url) as store, store.sessions.create("large").turn("t") as turn:
+        for _ in range(25):
+            turn.add(payload)
+    page = client.get("/session", params={"id": "large"}).text
+    assert ("The last 20 of 25 nodes." in page) == (shown == 20)
+
+
+
 @pytest.mark.parametrize("path", ["/session", "/tree", "/node", "/process"])
 def test_an_unknown_id_is_not_found(client: Any, path: str) -> None:
     answer = client.get(path, params={"id": "nobody <i>", "node": "n"})

@@ -28,6 +28,8 @@ from holdfast.worker.following import newest_run
 PAGE = 50
 NODES = 200
 """Nodes of a conversation or a tree that one page shows, the newest."""
+FEW_NODES, LARGE_PAGE = 20, 1_000_000
+"""If so few nodes have more bytes than this, a page shows no others."""
 MEANT = 200
 """Ids of each kind among which a mistyped one is looked for."""
 FORKS = 20
@@ -113,7 +115,7 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
     """Show one conversation, its turns, its queue, and why it does not go on."""
     handle = store.sessions.handle(session_id)
     at = _whole(query.get("at"))
-    view = await handle.load(holdfast.sessions.ActivePath(last=NODES), at=at)
+    view = await _newest(handle, at)
     meta = await handle.meta()
     try:
         why = await store.maintenance.explain_session(session_id)
@@ -149,6 +151,16 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
             "now_ms": await store.now_ms(),
         },
     )
+
+
+async def _newest(handle: holdfast.Session, at: int | None) -> holdfast.sessions.SessionView | None:
+    """Return the conversation with its newest nodes: `NODES` of them, fewer if they are large."""
+    view = await handle.load(holdfast.sessions.ActivePath(last=FEW_NODES), at=at)
+    if view is None or len(view.graph.nodes) < FEW_NODES:
+        return view
+    payloads = [node.payload for node in view.graph.nodes]
+    size = sum(len(one if isinstance(one, bytes) else pretty(one)) for one in payloads)
+    return view if size > LARGE_PAGE else await handle.load(holdfast.sessions.ActivePath(last=NODES), at=at)
 
 
 def _parent(meta: holdfast.sessions.SessionMeta | None) -> str | None:
