@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
 import msgspec
 
@@ -14,13 +15,16 @@ from holdfast.log import WARNING, log_event
 from holdfast.records.processes import RESERVED_SIGNALS, SIGNAL_NAME
 from holdfast.worker.retries import Retry
 
+if TYPE_CHECKING:
+    import inspect
+
 Handler = Callable[..., Any]
 Shape = Literal["turn", "job", "process"]
 QUEUED: tuple[Shape, ...] = ("turn", "job")
 """Shapes of handlers whose work comes from the queue."""
 
 
-class Registered(msgspec.Struct, frozen=True):
+class Registered(msgspec.Struct, frozen=True, dict=True):
     """One kind of work: its function and its terms."""
 
     kind: str
@@ -40,10 +44,17 @@ class Registered(msgspec.Struct, frozen=True):
     signals: dict[str, Any] | None = None
     """The signals that a run takes, with the types of their payloads; None if it takes any."""
 
-    @property
+    @functools.cached_property
     def is_async(self) -> bool:
         """True if the function is a coroutine function. Any other runs in a thread."""
         return is_async(self.function)
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """The parameters of the function."""
+        import inspect  # slow to load, and not needed to name the class
+
+        return inspect.signature(self.function)
 
     @property
     def name(self) -> str:
@@ -203,10 +214,9 @@ def handler_of(worker: HasHandlers, kind: str, version: str) -> Registered:
 
 def _require_parameter(registered: Registered) -> None:
     """Refuse a handler that cannot be called with its turn, job or run."""
-    import inspect
 
     try:
-        signature = inspect.signature(registered.function)
+        signature = registered.signature
     except (TypeError, ValueError):  # a function of C code that does not say
         return
     bind = signature.bind_partial if registered.shape == "process" else signature.bind
@@ -331,15 +341,13 @@ def arguments_of(handler: Registered, run: object, args: Any) -> tuple[tuple[Any
 
     The fields of an object become named arguments, unless the handler takes one value of a declared type.
     """
-    import inspect
-
-    signature = inspect.signature(handler.function)
+    signature = handler.signature
     parameters = list(signature.parameters.values())
     takes_more = len(parameters) > 1 or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters)
     positional: tuple[Any, ...] = (run,)
     named: dict[str, Any] = {}
     whole = _whole(handler.function, parameters, args)
-    if whole is not None and parameters[1].kind is inspect.Parameter.KEYWORD_ONLY:
+    if whole is not None and parameters[1].kind is parameters[1].KEYWORD_ONLY:
         named = {parameters[1].name: whole.args}
     elif whole is not None:
         positional = (run, whole.args)
@@ -353,7 +361,7 @@ def arguments_of(handler: Registered, run: object, args: Any) -> tuple[tuple[Any
         raise holdfast.InvalidRequest(
             "args", f"do not fit {handler.name}: {error}: start the run with its arguments, or change the handler"
         ) from None
-    return typed_arguments(handler.function, positional, named)
+    return _typed_arguments(handler, positional, named)
 
 
 class _Whole(msgspec.Struct, frozen=True):
@@ -382,13 +390,11 @@ def _whole(function: Handler, parameters: Sequence[Any], args: Any) -> _Whole | 
     return _Whole(None if typed_values.takes_none(declared) else {}) if typed_values.is_object(declared) else None
 
 
-def typed_arguments(
-    function: Handler, positional: tuple[Any, ...], named: dict[str, Any]
+def _typed_arguments(
+    handler: Registered, positional: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments as values of the types that the handler declares. Raises `InvalidRequest` if one is none."""
-    import inspect
-
-    parameters = inspect.signature(function).parameters
+    function, parameters = handler.function, handler.signature.parameters
     names = list(parameters)
     given = tuple(_typed(function, parameters[names[min(1, len(names) - 1)]], value) for value in positional[1:])
     return (positional[0], *given), {

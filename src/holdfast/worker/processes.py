@@ -210,17 +210,21 @@ class Runs:
             run.watch_tasks()
         given = run if handler.is_async else BlockingRun(run, OnLoop(loop))
         args, named = arguments_of(handler, given, run.args)
-        watching = asyncio.create_task(self._watch(run, journal, task))
+        watching: list[asyncio.Task[None]] = []
+        watch = loop.call_later(
+            WATCH_AFTER_S, lambda: watching.append(loop.create_task(self._watch(run, journal, task)))
+        )
         try:
             value = await self._runner.caller.call(handler, args, run, named, held=held)
         finally:
-            watching.cancel()
+            watch.cancel()
+            for one in watching:
+                one.cancel()
         await asyncio.sleep(0)  # a cancel that came just before the end is raised here, and not in the settlement
         return value
 
     async def _watch(self, run: Run, journal: Journal, task: asyncio.Task[Any]) -> None:
         """Cancel the call once the run is asked to cancel."""
-        await asyncio.sleep(WATCH_AFTER_S)
         while journal.cancel is None:
             try:
                 event = await self._store.events.wait_for(run.id, CANCEL_REQUESTED, timeout_ms=LOOK_AGAIN_MS)

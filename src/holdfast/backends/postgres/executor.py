@@ -91,8 +91,7 @@ class Executor:
         self._options = options
         self._clock = clock
         self._limits_each_time = self.pooled or lent
-        limits = limits_text(options) if self._limits_each_time else ""
-        self._begin_write, self._begin_read = texts["begin_write"] + limits, texts["begin_read"] + limits
+        self._limits = limits_text(options) if self._limits_each_time else ""
         limit_ms = options.statement_timeout_ms
         self.timeout_s = None if limit_ms is None else limit_ms / 1000 + GRACE_S
 
@@ -253,12 +252,12 @@ class Executor:
 
     async def begin(self, runner: StatementRunner, *, writes: bool) -> None:
         """Begin a transaction, and set its limits if the connection does not have them."""
-        await runner.script(self._begin_write if writes else self._begin_read)
+        await runner.script(self.texts["begin_write" if writes else "begin_read"] + self._limits)
 
     async def begin_held(self, runner: StatementRunner, *, idle_ms: int) -> None:
         """Begin a transaction of several operations, with its first savepoint and a limit for each pause of it."""
         limit = f"; SET LOCAL idle_in_transaction_session_timeout = {int(idle_ms)}; "
-        await runner.script(self._begin_write + limit + self.texts["save_operation"])
+        await runner.script(self.texts["begin_write"] + self._limits + limit + self.texts["save_operation"])
 
     async def joined(self, runner: StatementRunner) -> PostgresTransaction:
         """Return the next operation's view of a transaction that has begun. Its reads lock, so that they agree."""

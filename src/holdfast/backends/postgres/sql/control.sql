@@ -1,8 +1,12 @@
 -- Begin and end of transactions. Each of these texts is sent alone, without parameters.
 
--- Writers wait for row locks, and then read what was committed meanwhile.
+-- Writers wait for row locks, and then read what was committed meanwhile. A cluster refuses to read rows of a
+-- transaction that changed rows of the same node over several connections, so that it must use one for each node.
 -- name: begin_write
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
+-- part: by_family
+; SET LOCAL citus.multi_shard_modify_mode = 'sequential'
+-- end part
 
 -- One snapshot for the whole operation.
 -- name: begin_read
