@@ -181,6 +181,7 @@ class Context(msgspec.Struct, frozen=True):
         what: str,
         *,
         offered: Operation[tuple[bool, int | None]] | None = None,
+        at_change: T | None = None,
     ) -> T:
         """Call `look`, and again at every change of the topic, until it returns a value other than None.
 
@@ -188,6 +189,7 @@ class Context(msgspec.Struct, frozen=True):
         look, so that no change between the two is lost. An outage of the database does not end the wait: its
         `Unavailable` is raised only if the database is still away when the time is up. After a change of unknown
         topic, a backend may run `offered` first, which only reads: if it finds nothing, `look` would not, either.
+        `at_change` is returned at a change, without another look.
         """
         from holdfast.signals import Change  # loaded with any backend, and not with the public names
 
@@ -210,6 +212,8 @@ class Context(msgspec.Struct, frozen=True):
                 if offered is not None and away is None and isinstance(change, Change):
                     change.concerns = partial(_concerns, offered, time.monotonic() + pause_ms / 1000)
                 changed = await self.backend.pause(change, pause_ms)
+                if changed and at_change is not None and away is None:
+                    return at_change
                 if time.monotonic() >= deadline and (away is not None or not changed):
                     raise away or WaitTimeout(what, allowed_ms)
             finally:

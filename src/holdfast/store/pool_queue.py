@@ -75,15 +75,21 @@ class PoolQueue(KindLimits):
             if not is_busy:
                 return claim
 
-    async def wait_next(self, *, timeout_ms: int, kinds: Sequence[str] | None = None, exclusive: bool = False) -> None:
+    async def wait_next(
+        self, *, timeout_ms: int, kinds: Sequence[str] | None = None, exclusive: bool = False, eager: bool = False
+    ) -> None:
         """Return once `claim_next` with the same arguments would find something; `WaitTimeout` if none comes in time.
 
         Does not poll. Notices work when it becomes available, and claims, leases and back-offs when they end.
+
+        With `eager`, it returns at the next change that may bring work, without proving that it did: for a caller that
+        claims at once, one trip less.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> store.queue.wait_next(timeout_ms=1000)
         """
         request = self._next_request("-", kinds, CLAIM_TTL_MS, 1, exclusive=exclusive)
+        at_change = True if checks.flag("eager", eager) else None
 
         async def offered(tx: Transaction) -> tuple[bool, int | None]:
             return await pool_queue.is_offered(tx, request)
@@ -95,7 +101,7 @@ class PoolQueue(KindLimits):
             return (True if found else None), due_in_ms
 
         what = "claimable work in any session"
-        await self._context.wait_until(ready.ANY_QUEUE, look, timeout_ms, what, offered=offered)
+        await self._context.wait_until(ready.ANY_QUEUE, look, timeout_ms, what, offered=offered, at_change=at_change)
 
     async def complete(self, claim: WorkClaim | WorkCompletion) -> WorkReceipt:
         """Settle a claim without a turn: `ClaimLost` once it expired or was taken over. Idempotent.

@@ -66,7 +66,7 @@ class Runs:
 
     async def wait(self) -> None:
         """Wait for a run that can be claimed."""
-        await self._store.processes.wait_next(timeout_ms=LOOK_AGAIN_MS, kinds=self._kinds)
+        await self._store.processes.wait_next(timeout_ms=LOOK_AGAIN_MS, kinds=self._kinds, eager=True)
 
     async def claim(self) -> Claimed[holdfast.processes.RunClaim] | None:
         """Claim the run that has been due longest."""

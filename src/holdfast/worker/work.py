@@ -35,7 +35,7 @@ class Work:
 
     async def wait(self) -> None:
         """Wait for work that can be claimed."""
-        await self._queue.wait_next(timeout_ms=LOOK_AGAIN_MS, kinds=self._kinds, exclusive=self._exclusive)
+        await self._queue.wait_next(timeout_ms=LOOK_AGAIN_MS, kinds=self._kinds, exclusive=self._exclusive, eager=True)
 
     async def claim(self) -> Claimed[holdfast.WorkClaim] | None:
         """Claim work of any session. A claim that comes after this was cancelled is given back at once."""

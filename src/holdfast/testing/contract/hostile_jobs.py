@@ -89,7 +89,9 @@ JOBS = [
     Call("workers.leave", always(worker_id="w1"), "worker_id:id"),
     Call("workers.release", always(worker_id="nobody"), "worker_id:id"),
     Call("queue.claim_next", asked, NEXT),
-    Call("queue.wait_next", a_waiting_batch, "timeout_ms:timeout kinds:sequence? kinds[0]:id exclusive:flag"),
+    Call(
+        "queue.wait_next", a_waiting_batch, "timeout_ms:timeout kinds:sequence? kinds[0]:id exclusive:flag eager:flag"
+    ),
     Call("queue.complete", lambda w: {"claim": w.claim}, parts("claim", CLAIM)),
     Call("queue.complete_and_claim_next", lambda w: asked(w, claim=w.claim), f"{parts('claim', CLAIM)} {NEXT}"),
     Call(

@@ -64,7 +64,7 @@ RUNS = [
         "kinds[0][0]:id kinds[0][1]:id",
         variant=" of a version",
     ),
-    Call("processes.wait_next", a_due_run, f"timeout_ms:timeout {KINDS}"),
+    Call("processes.wait_next", a_due_run, f"timeout_ms:timeout {KINDS} eager:flag"),
     Call(
         "processes.suspend",
         lambda w: {

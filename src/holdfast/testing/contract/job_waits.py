@@ -86,6 +86,20 @@ class JobWaitContract(Contract):
         assert next_of(store).session_id == "chat"
 
     @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same handle", "another handle"])
+    def test_an_eager_wait_ends_at_a_change_and_at_once_if_there_is_work(
+        self, store: BlockingStore, bench: Bench, elsewhere: bool
+    ) -> None:
+        with refused(bench, holdfast.WaitTimeout):
+            store.queue.wait_next(timeout_ms=1, eager=True)
+        waiting = in_background(lambda: store.queue.wait_next(timeout_ms=WAIT_MS, kinds=["mail"], eager=True))
+        bench.parked()
+        fill(bench.open() if elsewhere else store, "1", kind="mail" if elsewhere else "turn")
+        assert waiting.result(PATIENCE_S) is None
+        assert next_of(store).session_id == "chat"
+        fill(store, "2", kind="mail")
+        store.queue.wait_next(timeout_ms=0, kinds=["mail"], eager=True)
+
+    @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same handle", "another handle"])
     @pytest.mark.parametrize("cause", FREEING)
     def test_a_wait_for_exclusive_work_is_ended_where_a_claim_shared_the_session(
         self, store: BlockingStore, bench: Bench, elsewhere: bool, cause: str

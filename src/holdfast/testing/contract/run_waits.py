@@ -60,6 +60,20 @@ class RunWaitContract(Contract):
         assert waiting.result(PATIENCE_S) is None
         assert next_run(store).process.id == "run-1"
 
+    @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same handle", "another handle"])
+    def test_an_eager_wait_ends_at_a_change_and_at_once_if_there_is_a_run(
+        self, store: BlockingStore, bench: Bench, elsewhere: bool
+    ) -> None:
+        with refused(bench, holdfast.WaitTimeout):
+            store.processes.wait_next(timeout_ms=1, eager=True)
+        kinds = ["research" if elsewhere else "write"]
+        waiting = in_background(lambda: store.processes.wait_next(timeout_ms=WAIT_MS, kinds=kinds, eager=True))
+        bench.parked()
+        start(bench.open() if elsewhere else store)
+        assert waiting.result(PATIENCE_S) is None
+        store.processes.wait_next(timeout_ms=0, kinds=["research"], eager=True)
+        assert next_run(store).process.id == "run-1"
+
     @pytest.mark.parametrize("cause", ["due", "asleep", "back-off", "claim", "lease"])
     def test_a_wait_for_a_run_ends_by_time_alone(
         self, store: BlockingStore, bench: Bench, clock: ManualClock, cause: str
