@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import random
 import signal
 import sys
 import tempfile
@@ -36,7 +37,7 @@ def main(arguments: list[str]) -> int:
         bench = Bench(quick=options.quick, rounds=rounds, peers=options.peers, folder=Path(folder))
         facts = machine.describe()
         try:
-            for name in MODULES:
+            for name in drawn(options.draw):
                 question = importlib.import_module(f"benchmarks.{name}")
                 if options.only and question.ID not in options.only:
                     continue
@@ -65,6 +66,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         "--quick", action="store_true", help="small sizes, to see that everything works; judges nothing"
     )
     parser.add_argument("--only", type=lambda text: set(text.upper().split(",")), help="such as S1,S3")
+    parser.add_argument("--draw", type=int, default=1, metavar="N", help="run one in N of them, drawn at random")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, quick {QUICK_ROUNDS}")
     parser.add_argument(
         "--peers", action=argparse.BooleanOptionalAction, help="with or without the peers; a quick run is without"
@@ -73,6 +75,11 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.peers = not options.quick if options.peers is None else options.peers
     return options
+
+
+def drawn(share: int) -> list[str]:
+    """Return one in so many benchmarks, in their order."""
+    return sorted(random.sample(MODULES, -(-len(MODULES) // share)))
 
 
 def write_results(out: Path, facts: dict[str, str], *, quick: bool) -> None:
