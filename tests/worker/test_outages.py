@@ -358,19 +358,26 @@ def test_all_claims_of_a_worker_are_renewed_in_one_trip(monkeypatch: pytest.Monk
         keeper.close()
 
 
-def test_a_thousand_claims_are_renewed_without_a_look_at_all_of_them_for_each() -> None:
-    """In processor time: a heartbeat took seconds, in which others waited for the store."""
+def renewal_s(count: int) -> float:
+    """Return the processor time in which a heartbeat renews so many claims, the least of three."""
     with holdfast.open_blocking("memory:") as store:
-        for number in range(1_000):
+        for number in range(count):
             store.queue.enqueue(holdfast.WorkDraft(session_id=f"chat-{number}", payloads=[1]))
-        claims = [store.queue.claim_next(owner_id="w1", ttl_ms=60_000) for _ in range(1_000)]
+        claims = [store.queue.claim_next(owner_id="w1", ttl_ms=60_000) for _ in range(count)]
         held = [claim for claim in claims if claim is not None]
-        began_s = time.process_time()
-        beat = store.workers.heartbeat(None, ttl_ms=60_000, claims=held)
-        used_s = time.process_time() - began_s
-        assert len(beat.claims) == 1_000
-        assert all(kept is not None for kept in beat.claims)
-        assert used_s < 0.7
+        used_s: list[float] = []
+        for _ in range(3):
+            began_s = time.process_time()
+            beat = store.workers.heartbeat(None, ttl_ms=60_000, claims=held)
+            used_s.append(time.process_time() - began_s)
+            assert len(beat.claims) == count
+            assert all(kept is not None for kept in beat.claims)
+        return min(used_s)
+
+
+def test_a_thousand_claims_are_renewed_without_a_look_at_all_of_them_for_each() -> None:
+    """A heartbeat whose cost grew with the square of its claims took seconds, in which others waited for the store."""
+    assert renewal_s(1_000) < 20 * renewal_s(100)
 
 
 def test_a_claim_whose_settlement_is_on_its_way_is_not_given_up_by_a_renewal() -> None:

@@ -16,7 +16,7 @@ class MemoryQueue(MemoryLeases, MemoryLimits):
     """Implements `ports.QueueTables`."""
 
     def _unsettled(self, session_key: int) -> list[r.BatchRow]:
-        return [row for row in self.tables.batches.of_session(session_key) if row.settled_state is None]
+        return [row for row in self.tables.batches.of(session_key) if row.settled_state is None]
 
     async def find_sources(self, pairs: Sequence[tuple[int, str]]) -> list[r.BatchRow]:
         wanted = set(pairs)
@@ -62,7 +62,7 @@ class MemoryQueue(MemoryLeases, MemoryLimits):
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
         wanted = set(batch_ids)
-        return [row for row in self.tables.batches.of_session(session_key) if row.batch_id in wanted]
+        return [row for row in self.tables.batches.of(session_key) if row.batch_id in wanted]
 
     async def find_claimed(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
         return [row for row in self._unsettled(session_key) if row.claim_id == claim_id]

@@ -20,14 +20,11 @@ class MemorySessions:
     tables: Tables
 
     async def find_session(self, session_id: str, *, key_only: bool = False) -> r.SessionRow | None:
-        found = list(self.tables.sessions.scan(lambda row: row.session_id == session_id))
-        return max(found, key=lambda row: row.incarnation, default=None)
+        return max(self.tables.sessions.of(session_id), key=lambda row: row.incarnation, default=None)
 
     async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
-        wanted = set(session_keys)
-        return {
-            row.session_key: row.session_id for row in self.tables.sessions.scan(lambda row: row.session_key in wanted)
-        }
+        found = [self.tables.sessions.get(key) for key in sorted(set(session_keys))]
+        return {row.session_key: row.session_id for row in found if row is not None}
 
     async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
         key = self.tables.next_number("session_key")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, TypeVar, cast
 
 from holdfast import rows as r
 from holdfast.label_rows import LabelRow
@@ -34,6 +35,8 @@ class Table(Generic[K, R]):
         self._committed: dict[K, R] = {}
         self._order: list[Any] = []
         self._staged: dict[K, R | None] = {}
+        self._fresh: set[K] = set()
+        """Keys that were staged and not committed before. Some may have been undone."""
         self._replaced: list[tuple[K, R | None, bool]] | None = None
         """Inside a transaction of several operations: what the writes of the current one replaced."""
 
@@ -49,7 +52,13 @@ class Table(Generic[K, R]):
         charge_rows(WRITE_WEIGHT)
         if self._replaced is not None:
             self._replaced.append((key, self._staged.get(key), key in self._staged))
+        if key not in self._committed:
+            self._fresh.add(key)
         self._staged[key] = row
+
+    def _new_keys(self) -> list[K]:
+        """Return the keys that were staged and are not committed."""
+        return [key for key in self._fresh if key in self._staged and key not in self._committed]
 
     def drop(self, key: K) -> int:
         """Stage a removal. Return 1 if there was a row, else 0."""
@@ -62,12 +71,12 @@ class Table(Generic[K, R]):
         """Return the keys of existing rows in order, from `first` to `last` inclusive; None means no bound."""
         low = 0 if first is None else bisect_left(self._order, first)
         high = len(self._order) if last is None else bisect_right(self._order, last)
-        charge_rows(SCAN_WEIGHT * (high - low + len(self._staged)))
+        charge_rows(SCAN_WEIGHT * (high - low + len(self._fresh)))
         found = self._order[low:high]
         new: list[Any] = [
             key
-            for key in list(self._staged)
-            if key not in self._committed and (first is None or key >= first) and (last is None or key <= last)
+            for key in cast("list[Any]", self._new_keys())
+            if (first is None or key >= first) and (last is None or key <= last)
         ]
         if new:
             found = sorted([*found, *new])
@@ -97,11 +106,11 @@ class Table(Generic[K, R]):
                 self._committed[key] = row
                 if not present:
                     self._order.insert(index, key)
-        self._staged = {}
+        self._staged, self._fresh = {}, set()
 
     def roll_back(self) -> None:
         """Drop the staged writes, or leave them to the transaction that they belong to."""
-        self._staged = {}
+        self._staged, self._fresh = {}, set()
         self._replaced = None
 
     # Transactions of several operations. Between two of them, its writes are not staged here: others read and commit.
@@ -109,6 +118,7 @@ class Table(Generic[K, R]):
     def resume(self, staged: dict[K, R | None]) -> None:
         """Stage the earlier writes of a transaction, and begin its next operation."""
         self._staged, self._replaced = staged, []
+        self._fresh = {key for key in staged if key not in self._committed}
 
     def undo(self) -> None:
         """Undo the writes of the transaction's current operation."""
@@ -121,28 +131,29 @@ class Table(Generic[K, R]):
             self._replaced.pop()
 
 
-class BatchTable(Table[int, r.BatchRow]):
-    """Batches by their number, with an index by session: a claim is renewed without a look at all others."""
+class IndexedTable(Table[int, R]):
+    """Rows by a number, with an index by one column that never changes: an operation looks at no others."""
 
-    def __init__(self) -> None:
+    def __init__(self, column: str) -> None:
         super().__init__()
-        self._of_session: dict[int, set[int]] = {}
+        self._value: Callable[[R], Any] = attrgetter(column)
+        self._keys_of: dict[Any, set[int]] = {}
 
-    def of_session(self, session_key: int) -> list[r.BatchRow]:
-        """Return the batches of a session in order."""
-        known = self._of_session.get(session_key, set[int]())
-        new = [key for key in self._staged if key not in self._committed]
+    def of(self, value: object) -> list[R]:
+        """Return the rows with this value in the column, in order."""
+        known = self._keys_of.get(value, set[int]())
+        new = self._new_keys()
         charge_rows(SCAN_WEIGHT * (len(known) + len(new)))
         rows = [self.get(key) for key in sorted([*known, *new])]
-        return [row for row in rows if row is not None and row.session_key == session_key]
+        return [row for row in rows if row is not None and self._value(row) == value]
 
     def commit(self) -> None:
         """Apply the staged writes. Idempotent."""
         for key, row in self._staged.items():
             if row is not None:
-                self._of_session.setdefault(row.session_key, set()).add(key)
+                self._keys_of.setdefault(self._value(row), set()).add(key)
             elif (before := self._committed.get(key)) is not None:
-                self._of_session.get(before.session_key, set[int]()).discard(key)
+                self._keys_of.get(self._value(before), set[int]()).discard(key)
         super().commit()
 
 
@@ -170,12 +181,12 @@ class Tables:
     """All tables of a memory store."""
 
     def __init__(self) -> None:
-        self.sessions: Table[int, r.SessionRow] = Table()
+        self.sessions: IndexedTable[r.SessionRow] = IndexedTable("session_id")
         self.revisions: Table[tuple[int, int], r.RevisionRow] = Table()
         self.nodes: Table[int, r.NodeRow] = Table()
         self.usage: Table[tuple[int, str, str], r.UsageRow] = Table()
         self.blobs: Table[tuple[int, str], r.BlobRow] = Table()
-        self.batches = BatchTable()
+        self.batches: IndexedTable[r.BatchRow] = IndexedTable("session_key")
         self.ready: Table[int, r.ReadyRow] = Table()
         self.limits: Table[str, LimitRow] = Table()
         self.slots: Table[tuple[str, str, int, str], SlotRow] = Table()

@@ -61,7 +61,7 @@ class MemoryVerification:
 
     async def span(self, kind: type[r.Row], key: int | str) -> tuple[int, int, int]:
         if kind is r.SessionRow:
-            found = [row.incarnation for row in self.tables.sessions.scan(lambda row: row.session_id == key)]
+            found = [row.incarnation for row in self.tables.sessions.of(key)]
         elif kind is r.NodeRow:
             first = int(key) << r.POSITION_BITS
             last = first + (1 << r.POSITION_BITS) - 1
