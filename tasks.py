@@ -51,7 +51,8 @@ SLOW_FILES = (
 )
 """Left to `test`: slow hostile input, and cases that start processes."""
 FAST_TESTS: Command = (
-    *(PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--no-postgres", "tests/rules", "tests/contract"),
+    *(PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--no-postgres", "--draw"),
+    *("tests/rules", "tests/contract"),
     *("-k", "memory-blocking or sqlite-blocking or (rules and not blocking and not async)"),
     *(f"--ignore={path}" for path in SLOW_FILES),
 )

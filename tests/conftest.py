@@ -66,9 +66,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draw from tests that repeat much, and start with the longest, so that none of them runs alone at the end."""
     if config.getoption("--draw"):
-        left_out = [item for item in items if not is_drawn(item)]
+        drawn: list[pytest.Item] = []
+        left_out: list[pytest.Item] = []
+        for item in items:
+            (drawn if is_drawn(item) else left_out).append(item)
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if is_drawn(item)]
+        items[:] = drawn
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.path.relative_to(Path(__file__).parent).as_posix().startswith(LONGEST))
 
@@ -94,7 +97,7 @@ DRAWN = {
 The seed draws them, so that each run has others. Measured tests are never left out: the lines that a run reaches do not
 depend on its seed.
 """
-DRAWN_BENCHES = {"second-blocking": 2, "pooled-blocking": 2, "sqlite-async": 2, "postgres-async": 2}
+DRAWN_BENCHES = dict.fromkeys(("second-blocking", "pooled-blocking", "sqlite-async", "postgres-async"), 3)
 """Benches that repeat the contract of another one."""
 DRAWN_VALUES = {"sqlite-blocking": 3, "postgres-blocking": 3}
 """Benches of which a case runs with its first values always, and with its others in turn: in memory all of them run."""

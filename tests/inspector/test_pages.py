@@ -93,7 +93,6 @@ def test_of_large_messages_a_page_reads_only_the_last(url: str, client: Any, pay
     assert ("The last 20 of 25 nodes." in page) == (shown == 20)
 
 
-
 @pytest.mark.parametrize("path", ["/session", "/tree", "/node", "/process"])
 def test_an_unknown_id_is_not_found(client: Any, path: str) -> None:
     answer = client.get(path, params={"id": "nobody <i>", "node": "n"})
