@@ -213,6 +213,82 @@ def test_an_error_that_ends_the_attempt_is_not_recorded(url: str, store: holdfas
     assert outcome_of(store) == Completed(["there", "steady"])
 
 
+def _with_asyncio(*steps: Any) -> Any:
+    return asyncio.gather(*steps)
+
+
+async def _with_group(*steps: Any) -> list[Any]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one) for one in steps]
+    return [task.result() for task in tasks]
+
+
+@pytest.mark.parametrize("side_by_side", [_with_asyncio, _with_group])
+def test_a_failure_that_only_another_task_has_seen_is_tried_again(side_by_side: Any) -> None:
+    calls: list[str] = []
+
+    async def flaky() -> str:
+        calls.append("flaky")
+        if len(calls) == 1:
+            raise OSError("no answer")
+        return "done"
+
+    async def busy(run: Run) -> None:
+        for number in range(3):
+            await run.step(f"busy-{number}", look, number)
+
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+
+            @worker.process("agent", retry=Retry(2, backoff_s=0))
+            async def agent(run: Run) -> Any:
+                return (await side_by_side(run.step("flaky", flaky), busy(run)))[0]
+
+            run = await store.processes.start("agent", id="r1")
+            await worker.serve(until_idle=True)
+            return await run.outcome(timeout_ms=0)
+
+    assert asyncio.run(main()) == Completed("done")
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("in_branch", [False, True])
+def test_a_failure_that_a_task_of_the_handler_caught_is_caught_again(in_branch: bool) -> None:
+    calls: Counter[str] = Counter()
+
+    async def broken() -> None:
+        calls["broken"] += 1
+        raise OSError("no answer")
+
+    async def guarded(run: Run) -> Any:
+        try:
+            step = run.step("broken", broken)
+            return await (run.gather(step) if in_branch else step)
+        except OSError as error:
+            return await run.step("instead", look, str(error))
+
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+
+            @worker.process("agent", retry=Retry(2, backoff_s=0))
+            async def agent(run: Run) -> Any:
+                found = asyncio.create_task(guarded(run))
+                await asyncio.wait([found])
+                calls["handler"] += 1
+                if calls["handler"] == 1:
+                    raise ValueError("crash")
+                return await found
+
+            run = await store.processes.start("agent", id="r1")
+            await worker.serve(until_idle=True)
+            return await run.outcome(timeout_ms=0)
+
+    assert asyncio.run(main()) == Completed("no answer")
+    assert calls == {"broken": 1, "handler": 2}
+
+
 # Waits that are caught.
 
 

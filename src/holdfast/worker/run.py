@@ -61,7 +61,6 @@ class Run:
         self.wrap_branch: Callable[[Awaitable[Any]], Awaitable[Any]] = lambda branch: branch
         self.signals = Signals(self, store, journal, persist)
         self._children: list[str] = []
-        self._tasks: weakref.WeakSet[asyncio.Task[Any]] | None = None
 
     def __repr__(self) -> str:
         return f"Run({self.kind!r}, {self.id!r})"
@@ -247,6 +246,7 @@ class Run:
                 # Cancelled before it began: Python would warn of it.
                 if inspect.iscoroutine(branch) and inspect.getcoroutinestate(branch) == inspect.CORO_CREATED:
                     branch.close()
+        self.steps.adopt_failures(place)
         asleep = [one for one in results if isinstance(one, Suspended)]
         for one in results:
             if isinstance(one, _Failed):
@@ -262,8 +262,8 @@ class Run:
         return results
 
     async def _caught(self, place: str, branch: Awaitable[Any]) -> Any:
-        if self._tasks is not None:
-            self._tasks.add(_current_task())
+        if self.steps.tasks is not None:
+            self.steps.tasks.add(_current_task())
         try:
             with in_branch(place):
                 return await branch
@@ -280,14 +280,14 @@ class Run:
         Once that task was cancelled, each call of the run is, too.
         """
         self.steps.task = _current_task()
-        self._tasks = weakref.WeakSet([self.steps.task])
+        self.steps.tasks = weakref.WeakSet([self.steps.task])
 
     def _require_own_task(self, call: str) -> None:
         """Refuse a call in a task of the handler's own: a wait there would let the run sleep while the others go on.
 
         And calls without a name are told apart by their order, which is not always the same between tasks.
         """
-        if self._tasks is not None and _current_task() not in self._tasks:
+        if not self.steps.is_in_own_task:
             raise holdfast.InvalidRequest(
                 call,
                 "is called in a task that the run does not know: use `await run.gather(...)` in place of "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -73,13 +74,15 @@ class Steps:
         self.asked: set[str] = set()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._asleep: dict[str, Suspended] = {}
-        self._failed: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._failed: dict[str, tuple[str, asyncio.Task[Any] | None, dict[str, Any]]] = {}
         self.cut: dict[str, dict[str, Any]] = {}
         """The calls that were cancelled, by the name of their step."""
         self._lost: holdfast.LeaseLost | None = None
         self._reached: dict[str, int] = {}
         self.task: asyncio.Task[Any] | None = None
         """The task of an `async def` handler."""
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] | None = None
+        """That task and those of the branches of `run.gather`; None for a plain handler, which has none."""
         self.conflict: StepConflict | None = None
         """The first place at which the handler did not ask for what is recorded. Nothing is called after it."""
 
@@ -89,6 +92,11 @@ class Steps:
     def is_in_branch(self) -> bool:
         """Return True in a branch of `run.gather`."""
         return _BRANCH.get() != ""
+
+    @property
+    def is_in_own_task(self) -> bool:
+        """Return False in a task that the handler made: its errors may reach the handler, or be caught there."""
+        return self.tasks is None or asyncio.current_task() in self.tasks
 
     def number(self, what: str) -> str:
         """Return the number of the next call of this kind in this branch, the same whenever the handler runs again."""
@@ -197,20 +205,32 @@ class Steps:
     def note_failure(self, name: str, facts: dict[str, Any]) -> None:
         """Note a step that failed without a further attempt. It is recorded if the handler goes on without it."""
         record = f"{RETRIED}{name}:{len(self.journal.retried.get(name, ())) + 1}"
-        self._failed[record] = (_BRANCH.get(), facts)
+        self._failed[record] = (_BRANCH.get(), self._task(), facts)
         self.reach(record, size_of({"name": record, **facts}))
 
+    def adopt_failures(self, place: str) -> None:
+        """Let this task answer for the failures in the branches that it has waited for."""
+        for name, (branch, _, facts) in self._failed.items():
+            if branch.startswith(f"{place}."):
+                self._failed[name] = (branch, self._task(), facts)
+
     async def record_failures(self) -> None:
-        """Record the failures that the handler caught in this branch: it must go the same way when it runs again."""
-        branch = _BRANCH.get()
-        for name, (place, facts) in list(self._failed.items()):
-            if place.startswith(branch):
+        """Record the failures that the handler caught in this branch: it must go the same way when it runs again.
+
+        A task that the handler made knows of its own only: the handler may not have caught that of another task.
+        """
+        branch, task, is_own = _BRANCH.get(), self._task(), self.is_in_own_task
+        for name, (place, failed_in, facts) in list(self._failed.items()):
+            if place.startswith(branch) and (is_own or failed_in is task):
                 del self._failed[name]
                 await self.record(name, facts)
 
+    def _task(self) -> asyncio.Task[Any] | None:
+        return None if self.tasks is None else asyncio.current_task()
+
     async def record_last_failures(self) -> None:
         """Record the failures that end the attempt of the run, for people: the next attempt makes these calls again."""
-        failed = [*(facts for _, facts in self._failed.values()), *self.cut.values()]
+        failed = [*(facts for _, _, facts in self._failed.values()), *self.cut.values()]
         self._failed.clear()
         self.cut.clear()
         for facts in failed:
