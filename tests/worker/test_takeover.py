@@ -260,3 +260,28 @@ def test_a_claim_that_is_renewed_late_does_not_wake_the_keeper(monkeypatch: pyte
         assert not woken
         keeper.hold(Held(claim, 600, time.monotonic(), lambda: None))
         assert len(woken) == 1
+
+
+@pytest.mark.parametrize("is_settling", [False, True])
+def test_a_run_that_the_same_worker_claims_again_costs_it_no_other_claim(is_settling: bool) -> None:
+    with holdfast.open_blocking("memory:") as store:
+        keeper = Keeper(store, "w1", ["slow"], 60_000)
+        store.processes.start("slow", id="r1")
+        store.processes.start("slow", id="r2")
+        lost: list[str] = []
+
+        def hold(name: str) -> Held:
+            claim = store.processes.claim_next(owner_id="w1", ttl_ms=60_000)
+            assert claim is not None
+            held = Held(claim.lease, 60_000, 0.0, lambda: lost.append(name))
+            keeper.hold(held)
+            return held
+
+        first, other = hold("first"), hold("other")
+        first.is_settling = is_settling
+        assert store.leases.revoke(holdfast.leases.OnProcess("r1"))
+        again = hold("again")
+        assert again.name() == "r1"
+        keeper._do_what_is_due()
+        assert [one.is_over(time.monotonic()) for one in (other, again)] == [False, False]
+        assert lost == ([] if is_settling else ["first"]), "a settlement learns it from its answer"

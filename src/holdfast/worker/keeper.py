@@ -65,6 +65,12 @@ class Held:
         self.is_lost = True
         self._lose()
 
+    def replaces(self, other: Held) -> bool:
+        """Return whether this is a newer lease on the same resource."""
+        if not isinstance(self.claim, holdfast.leases.Lease) or not isinstance(other.claim, holdfast.leases.Lease):
+            return False
+        return self.claim.resource == other.claim.resource and self.claim.fence > other.claim.fence
+
     def claim_id(self) -> str | None:
         """Return the id of the claim, None for a lease."""
         return self.claim.claim_id if isinstance(self.claim, holdfast.WorkClaim) else None
@@ -110,12 +116,18 @@ class Keeper:
         self._thread.start()
 
     def hold(self, held: Held) -> None:
-        """Renew a claim from now on."""
+        """Renew a claim from now on, and give up an older lease on the same run: its holder was revoked."""
         with self._changed:
+            replaced = [one for one in self._held if held.replaces(one)]
             self._held.add(held)
             # A thread that wakes early enough by itself is left alone: most claims end before their first renewal.
             if held.due_s() < self._wakes_s:
                 self._changed.notify()
+        for one in replaced:
+            if one.is_settling:
+                self.drop(one)
+            else:
+                self._give_up(one)
 
     def drop(self, held: Held) -> None:
         """Renew a claim no more."""
