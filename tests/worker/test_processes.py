@@ -17,6 +17,7 @@ from holdfast.processes import Abandoned, Cancelled, Completed, ExternalRef, Fai
 from holdfast.store import events as store_events
 from holdfast.testing.clock import ManualClock
 from holdfast.worker import BlockingRun, ChildFailed, Failure, GiveUp, Retry, Run, Worker
+from holdfast.worker.journal import Journal
 
 WAIT_S = 30
 WAIT_MS = WAIT_S * 1000
@@ -428,6 +429,55 @@ def test_an_owner_bound_run_that_outlasts_the_grace_is_abandoned(
     assert calls == ["r1"], "it is not called again"
     assert isinstance(outcome, Abandoned)
     assert "stops" in outcome.message
+
+
+@pytest.mark.parametrize("recovery", ["owner_bound", "external"])
+@pytest.mark.parametrize("during", ["the claim", "the load"])
+def test_a_shutdown_during_a_takeover_does_not_hide_that_a_holder_was_lost(
+    recovery: Recovery, during: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+
+            def made() -> Worker:
+                worker = Worker(store, grace_s=0, lease_s=1)
+                worker.process("pay", recovery=recovery)(lambda run: calls.append(run.id))
+                return worker
+
+            await store.processes.start("pay", id="r1")
+            assert await store.processes.claim_next(owner_id="dies", ttl_ms=1) is not None
+            await asyncio.sleep(0.01)
+            worker = made()
+            owner: Any = type(store.processes) if during == "the claim" else Journal
+            name = "claim_next" if during == "the claim" else "load"
+            usual = getattr(owner, name)
+
+            async def slow(*args: Any, **named: Any) -> Any:
+                claim = await usual(*args, **named)
+                worker.stop()
+                await asyncio.sleep(0.2)
+                return claim
+
+            with monkeypatch.context() as patched:
+                patched.setattr(owner, name, slow)
+                await worker.serve()
+            async with asyncio.timeout(WAIT_S):
+                while not calls and not (await _process(store)).is_terminal:
+                    await made().serve(until_idle=True)
+                    await asyncio.sleep(0.05)
+            return (await _process(store)).outcome
+
+    outcome = asyncio.run(main())
+    assert calls == []
+    assert isinstance(outcome, Abandoned)
+
+
+async def _process(store: holdfast.Store) -> Process:
+    process = await store.processes.get("r1")
+    assert process is not None
+    return process
 
 
 def test_a_run_that_outlasts_the_grace_is_given_back_without_an_attempt(

@@ -78,9 +78,14 @@ class Runs:
         return None if claim is None else (claim, sent_s)
 
     async def _give_back(self, claim: holdfast.processes.RunClaim | None) -> None:
-        if claim is None:
+        if claim is None or self._must_expire(claim):
             return
         await self._runner.give_back(lambda: self._store.leases.release(claim.lease))
+
+    def _must_expire(self, claim: holdfast.processes.RunClaim) -> bool:
+        """Return whether a claim must not be released: that would hide that a run which runs once lost its holder."""
+        asked = cast("holdfast.processes.Run", claim.process.input)
+        return claim.takeover and self._runner.handlers.of_run(asked.kind, asked.version).recovery != "rerunnable"
 
     # Running.
 
@@ -99,6 +104,7 @@ class Runs:
         run.check_start = runner.handlers.check_start
         handler = runner.handlers.of_run(run.kind, run.version)
         with runner.holding(claim.lease, self._lease_ms, sent_s) as held:
+            held.may_run_again = not self._must_expire(claim)
             try:
                 await runner.persist("a run is not loaded", journal.load)
                 outcome = await self._outcome(handler, run, journal, held)
@@ -126,7 +132,7 @@ class Runs:
 
     async def _interrupted(self, run: Run, journal: Journal, held: Held) -> None:
         """Give a run back at a shutdown. One whose handler was called and must not be called again is abandoned."""
-        if held.may_run_again or journal.cancel is not None:
+        if held.may_run_again or journal.cancel is not None or self._must_expire(run.claim):
             await self._give_back(run.claim)
             return
         try:
