@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 import holdfast
+from holdfast import open_transaction
+from holdfast.store import events as store_events
 from holdfast.testing.clock import ManualClock
 from holdfast.worker import BlockingRun, GiveUp, JournalFull, Retry, Run, SignalsLeft, StepFailed, Worker, journal
 
@@ -507,6 +509,56 @@ def test_a_run_carries_over_so_many_signals_and_is_told_of_more(
     assert store.processes.handle("r1").result(timeout_ms=WAIT_MS) == [1, [2, 3]]
     assert "3 of 'news'" in told[-3]
     assert told[-2:] == [{"news": 3}, 1]
+
+
+class SlowAppends:
+    """A database in which each event takes so many seconds, by the clock that limits transactions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        self.passed_s = 0.0
+        usual = store_events.Events._append
+
+        async def slow(*args: Any, **named: Any) -> Any:
+            self.passed_s += seconds
+            return await usual(*args, **named)
+
+        monkeypatch.setattr(store_events.Events, "_append", slow)
+        monkeypatch.setattr(open_transaction, "time", self)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed_s
+
+
+async def continue_slowly(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Any:
+    """Continue a run with 600 signals, and return the outcome."""
+    async with holdfast.open("memory:") as store:
+        worker = Worker(store)
+
+        @worker.process("any", retry=Retry(1))
+        async def handler(run: Run, is_first: bool = True) -> Any:
+            if is_first:
+                run.continue_as_new({"is_first": False})
+            return [await run.signal("news") for _ in range(600)]
+
+        run = await store.processes.start("any", id="r1")
+        for number in range(600):
+            await run.signal("news", number)
+        SlowAppends(monkeypatch, seconds)
+        monkeypatch.setattr("holdfast.worker.running.AWAY_S", 0.0)
+        async with asyncio.timeout(WAIT_MS / 1000):
+            await worker.serve(until_idle=True)
+        return await run.outcome(timeout_ms=0)
+
+
+def test_many_signals_are_carried_over_by_a_slow_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = asyncio.run(continue_slowly(monkeypatch, 0.01))
+    assert outcome == holdfast.processes.Completed(list(range(600)))
+
+
+def test_a_transaction_that_expires_each_time_fails_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = asyncio.run(continue_slowly(monkeypatch, 1))
+    assert isinstance(outcome, holdfast.processes.Failed)
+    assert "TransactionExpired" in outcome.message
 
 
 def test_a_parent_and_a_session_get_the_end_of_the_last_run_only(url: str, store: holdfast.BlockingStore) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import holdfast
 from holdfast.records.processes import CHILD_ENDED
 from holdfast.run_chains import continuing_cause, next_in_chain
@@ -14,8 +17,18 @@ from holdfast.worker.run_errors import ChildrenLeft, Continued
 CONTINUED = "run.continued"
 
 
+TRANSACTION_MS = 5_000
+"""Time limit of the transaction, beside that for its signals."""
+SIGNAL_MS = 20
+"""Time for each signal in it."""
+
+
 class _Cancelled(Exception):
     """The run was asked to cancel before it continued."""
+
+
+class _AlreadyContinued(Exception):
+    """An earlier try has continued the run meanwhile."""
 
 
 async def continued(store: holdfast.Store, run: Run, journal: Journal, over: Continued) -> bool:
@@ -30,6 +43,9 @@ async def continued(store: holdfast.Store, run: Run, journal: Journal, over: Con
     require_few(run.id, journal.signals, run.signals.gone())
     process = run.claim.process
     following = next_in_chain(process.id)
+    stored = await store.processes.get(process.id)
+    if stored is not None and stored.continued_as == following:
+        return True  # by an earlier try whose answer did not come
     children = await _living(store, run.all_children())
     if len(children) > MOST_CARRIED:
         raise ChildrenLeft(process.id, len(children), MOST_CARRIED)
@@ -44,8 +60,16 @@ async def continued(store: holdfast.Store, run: Run, journal: Journal, over: Con
         recovery=process.recovery,
     )
     ending = {"await_output": {"type": "success", "value": None, "control": {"continued_as": following}}}
+    known = min(MOST_CARRIED, sum(len(payloads) for payloads in journal.signals.values()))
     try:
-        async with store.transaction() as tx:
+        async with store.transaction(timeout_ms=TRANSACTION_MS + SIGNAL_MS * known) as tx:
+            await tx.processes.register(registration)
+            if children:
+                facts = {"name": INHERITED, "value": children}
+                await tx.events.append(following, STEP, facts, replay_key=replay_key(INHERITED))
+            # Before the end, which locks the run: the heartbeat of this worker would wait for that.
+            signals = {name: list(payloads) for name, payloads in journal.signals.items()}
+            await _carry_over(tx, run, signals, Counter(), following)
             receipt = await tx.events.append(
                 process.id,
                 CONTINUED,
@@ -53,36 +77,42 @@ async def continued(store: holdfast.Store, run: Run, journal: Journal, over: Con
                 replay_key=f"process:{process.id}:terminal:{CONTINUED}",
                 lease=run.claim.lease,
             )
-            if not receipt.replayed:
-                await tx.processes.register(registration)
-                if children:
-                    facts = {"name": INHERITED, "value": children}
-                    await tx.events.append(following, STEP, facts, replay_key=replay_key(INHERITED))
-                # Read after the end was appended: from then on no other signal comes.
-                await _carry_over(tx, run, journal, following)
+            if receipt.replayed:
+                raise _AlreadyContinued
+            # Read after the end was appended: from then on no other signal comes.
+            carried = Counter({name: len(payloads) for name, payloads in signals.items()})
+            await _add_last(tx, run, journal, signals)
+            await _carry_over(tx, run, signals, carried, following)
     except _Cancelled:
         return False
+    except _AlreadyContinued:
+        return True
     return True
 
 
-async def _carry_over(tx: holdfast.Store, run: Run, journal: Journal, following: str) -> None:
-    """Give the next run the signals that were not taken: those that are known, and those of the last moment.
-
-    Signals of children that ended are left: the next run looks at a child before it waits for one.
-    """
-    signals = {name: list(payloads) for name, payloads in journal.signals.items()}
+async def _add_last(tx: holdfast.Store, run: Run, journal: Journal, signals: dict[str, list[Any]]) -> None:
+    """Add the signals of the last moment, which the journal does not know."""
     async for event in holdfast.every(tx.events.after, run.id, after=journal.seen, limit=tx.limits.page):
         if event.type == CANCEL_REQUESTED:
             raise _Cancelled
         if event.type.startswith(SIGNAL):
             signals.setdefault(event.type.removeprefix(SIGNAL), []).append(event.payload)
-    signals.pop(CHILD_ENDED, None)
     require_few(run.id, signals, run.signals.gone())
+
+
+async def _carry_over(
+    tx: holdfast.Store, run: Run, signals: dict[str, list[Any]], carried: Counter[str], following: str
+) -> None:
+    """Give the next run the signals that were not taken, after those that it has got of each name.
+
+    Signals of children that ended are left: the next run looks at a child before it waits for one.
+    """
     gone = run.signals.gone()
     for name, payloads in signals.items():
-        for number, payload in enumerate(payloads):
-            if number not in gone[name]:
-                await tx.events.signal(following, name, payload, replay_key=f"carried:{run.id}:{name}:{number + 1}")
+        for number in range(carried[name], len(payloads)):
+            if name != CHILD_ENDED and number not in gone[name]:
+                key = f"carried:{run.id}:{name}:{number + 1}"
+                await tx.events.append(following, f"{SIGNAL}{name}", payloads[number], replay_key=key)
 
 
 async def _living(store: holdfast.Store, children: list[str]) -> list[str]:

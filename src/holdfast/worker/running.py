@@ -25,6 +25,8 @@ AWAY_S = 1.0
 """Pause before another try while the database cannot be reached."""
 GIVE_BACK_TRIES = 5
 """Tries to give work back while the database cannot be reached. Then it waits for the end of its claim."""
+EXPIRED_TRIES = 3
+"""Tries of a transaction that takes longer than it may."""
 STUBBORN_S = THREAD_GRACE_S + 2.0
 """Time for cancelled calls to end and to give back their work at a shutdown. Then the worker ends without them."""
 
@@ -198,13 +200,18 @@ class Runner:
             raise
 
     async def persist(self, message: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make an idempotent call, again and again while the database is away. The loss of the claim ends it."""
+        """Make an idempotent call, again and again while the database is away. The loss of the claim ends it.
+
+        A transaction that takes longer than it may is tried a few times only: it would block other writers for ever.
+        """
+        expired = 0
         while True:
             try:
                 return await call()
             except holdfast.Unavailable as error:
                 self.outages.note(error)
-                if not error.retryable:
+                expired += isinstance(error, holdfast.errors.TransactionExpired)
+                if not error.retryable or expired >= EXPIRED_TRIES:
                     raise
                 log_event("worker", WARNING, message + " (%(error_class)s)", error_class=type(error).__name__)
                 await asyncio.sleep(AWAY_S)
