@@ -92,7 +92,7 @@ async def explain_process(tx: Transaction, process_id: str) -> Explanation:
     if row is not None:
         return await _explain_process(tx, row, await _live(tx))
     delivery = await tx.find_process_delivery(process_id)
-    if delivery is None:
+    if delivery is None or delivery.state == "started":  # a started process is gone because it was pruned
         raise UnknownProcess(process_id)
     facts = process_causes.ProcessFacts(process_id, tx.now_ms, None, None, delivery, rules.Workers((), {}))
     return process_causes.explain_process(facts)

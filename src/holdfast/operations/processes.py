@@ -58,8 +58,10 @@ async def _register(tx: Transaction, registered: rules.Registered, due_at_ms: in
 
 
 async def redeliver(tx: Transaction, process_id: str, limits: Limits) -> Process:
-    """Register the process of a delivery."""
+    """Register the process of a delivery. A process that was started and pruned is unknown: its work was done."""
     delivery = await triggers.delivery_of_process(tx, process_id)
+    if delivery.state == "started":
+        return rules.process_of(await require(tx, process_id))
     return await register(tx, rules.check_registration(trigger_rules.registration_for(delivery), limits))
 
 

@@ -13,6 +13,7 @@ from holdfast.leases import OnProcess, OnSession
 from holdfast.maintenance import Cause, Explanation
 from holdfast.processes import (
     BySession,
+    Completed,
     Provenance,
     Run,
 )
@@ -279,6 +280,21 @@ class ExplanationContract(Contract):
         assert store.triggers.redeliver(own.process_id).status == "running", "idempotent"
         assert only(of_session(store)).name == "process-no-worker", "the process that it started waits for a worker"
         assert only(store.maintenance.explain_process(own.process_id)).name == "no-worker"
+
+    def test_a_delivered_process_that_was_pruned_is_not_offered_again(
+        self, store: BlockingStore, clock: ManualClock, bench: Bench
+    ) -> None:
+        store.triggers.subscribe(SubscriptionDraft(source_type="cron", source_key="daily", target=Run("research")))
+        (fired,) = store.triggers.emit("cron", "daily", idempotency_key="1").deliveries
+        store.triggers.redeliver(fired.process_id)
+        store.processes.complete(fired.process_id, Completed(42))
+        clock.advance(10_000)
+        store.maintenance.prune(holdfast.RetentionPolicy(terminal_processes_older_than_ms=1))
+        assert store.processes.get(fired.process_id) is None
+        with refused(bench, holdfast.UnknownProcess):
+            store.maintenance.explain_process(fired.process_id)
+        with refused(bench, holdfast.UnknownProcess):
+            store.triggers.redeliver(fired.process_id)
 
     def test_the_deliveries_of_a_session_are_found_among_many(self, store: BlockingStore) -> None:
         store.sessions.create("chat")
