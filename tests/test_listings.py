@@ -49,6 +49,7 @@ LISTINGS: dict[str, Listing] = {
     "events.wakes": (lambda s: s.events.wakes, ("p0",), {}, lambda one: one.payload),
     "triggers.list": (lambda s: s.triggers.list, (), {"source_type": "cron"}, lambda one: one.handle),
     "triggers.undelivered": (lambda s: s.triggers.undelivered, (), {}, lambda one: one.subscription.handle),
+    "triggers.failed": (lambda s: s.triggers.failed, (), {}, lambda one: one.subscription.handle),
     "triggers.occurrences": (lambda s: s.triggers.occurrences, (), {}, lambda one: one.idempotency_key),
     "triggers.deliveries": (lambda s: s.triggers.deliveries, ("OCCURRENCE",), {}, lambda one: one.subscription.handle),
     "schedules.list": (lambda s: s.schedules.list, (), {}, lambda one: one.name),
@@ -87,6 +88,8 @@ def fill(store: holdfast.BlockingStore) -> str:
         store.processes.complete(f"e{number}", Completed())
     for number in range(COUNT):
         store.triggers.record("cron", "none", idempotency_key=str(number))
+    for one in store.triggers.emit("cron", "k", idempotency_key="failed").deliveries:
+        store.triggers.mark_failed(one, "no")
     return store.triggers.emit("cron", "k", idempotency_key="all").occurrence.occurrence_id
 
 

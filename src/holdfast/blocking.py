@@ -234,6 +234,7 @@ class Triggers(Facet):
     reserve = without_await(asynchronous.Triggers.reserve)
     emit = without_await(asynchronous.Triggers.emit)
     undelivered = without_await(asynchronous.Triggers.undelivered)
+    failed = without_await(asynchronous.Triggers.failed)
     redeliver = without_await(asynchronous.Triggers.redeliver)
     wait_undelivered = without_await(asynchronous.Triggers.wait_undelivered)
     occurrences = without_await(asynchronous.Triggers.occurrences)

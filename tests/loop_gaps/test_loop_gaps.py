@@ -133,6 +133,7 @@ LIKE = {
     "queue.restore": "queue.enqueue",
     "queue.retry": "queue.claim",
     "queue.wait_settled": "queue.claim",
+    "triggers.failed": "triggers.undelivered",
     "schedules.list": "triggers.list",
     "session.attachments.commit_refs": "sessions.fork with attachments",
     "session.attachments.list_uncommitted": "attachments.list",

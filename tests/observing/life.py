@@ -237,6 +237,7 @@ class Life:
         occurrence = done("triggers.record", store.triggers.record, "cron", "daily", idempotency_key="2", source=CANARY)
         done("triggers.reserve", store.triggers.reserve, occurrence.occurrence_id)
         done("triggers.undelivered", store.triggers.undelivered)
+        done("triggers.failed", store.triggers.failed)
         wait = store.triggers.wait_undelivered
         self.refused("triggers.wait_undelivered", holdfast.WaitTimeout, wait, timeout_ms=0)
         done("triggers.occurrences", store.triggers.occurrences)

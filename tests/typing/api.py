@@ -331,6 +331,7 @@ async def triggers(store: holdfast.Store) -> None:
         assert_type(await store.triggers.mark_failed(delivery, "no"), holdfast.triggers.TriggerDelivery)
     assert_type(await store.triggers.undelivered(), holdfast.Page[holdfast.triggers.TriggerDelivery])
     assert_type(await store.triggers.undelivered(runs_only=True), holdfast.Page[holdfast.triggers.TriggerDelivery])
+    assert_type(await store.triggers.failed(), holdfast.Page[holdfast.triggers.TriggerDelivery])
     await store.triggers.wait_undelivered(timeout_ms=1)
     assert_type(await store.triggers.occurrences(), holdfast.Page[holdfast.triggers.Occurrence])
     deliveries = await store.triggers.deliveries(occurrence.occurrence_id)

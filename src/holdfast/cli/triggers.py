@@ -14,15 +14,19 @@ def list_triggers(call: Call) -> int:
     given = call.options
     filters = {"--session": given.session, "--source-type": given.source_type, "--source-key": given.source_key}
     named = [name for name, value in filters.items() if value is not None]
-    if given.undelivered and named:
-        raise Misused(f"--undelivered lists what waits of every subscription: leave out {' and '.join(named)}")
+    if given.undelivered and given.failed:
+        raise Misused("--undelivered and --failed are two lists: name one of them")
+    if (given.undelivered or given.failed) and named:
+        word = "--failed" if given.failed else "--undelivered"
+        raise Misused(f"{word} lists deliveries of every subscription: leave out {' and '.join(named)}")
     with call.store() as store:
-        if given.undelivered:
-            waiting = store.triggers.undelivered(after=given.after, limit=given.limit)
+        if given.undelivered or given.failed:
+            listed = store.triggers.failed if given.failed else store.triggers.undelivered
+            waiting = listed(after=given.after, limit=given.limit)
             return show_page(
                 call,
                 waiting,
-                ("process", "subscription", "source", "key", "reserved"),
+                ("process", "subscription", "source", "key", "reserved", *(["error"] if given.failed else [])),
                 [
                     (
                         one.process_id,
@@ -30,6 +34,7 @@ def list_triggers(call: Call) -> int:
                         f"{one.occurrence.source_type}/{one.occurrence.source_key}",
                         one.occurrence.idempotency_key,
                         moment(one.reserved_at_ms),
+                        *([one.failure] if given.failed else []),
                     )
                     for one in waiting
                 ],
@@ -121,13 +126,14 @@ COMMANDS = (
         list_triggers,
         (
             argument("--undelivered", action="store_true", help="list deliveries whose process was never registered"),
+            argument("--failed", action="store_true", help="list deliveries whose process could not be started"),
             argument("--session", metavar="SESSION", help="only subscriptions of this session"),
             argument("--source-type", metavar="TYPE", help="only subscriptions to this type of source"),
             argument("--source-key", metavar="KEY", help="only subscriptions to this source"),
             *PAGE,
         ),
         ("holdfast triggers list --source-type cron", "holdfast triggers list --undelivered --json"),
-        f"{PAGE_JSON} An item is a `Subscription`, with `--undelivered` a `TriggerDelivery`.",
+        f"{PAGE_JSON} An item is a `Subscription`, with `--undelivered` or `--failed` a `TriggerDelivery`.",
     ),
     Command(
         "triggers emit",

@@ -302,7 +302,10 @@ async def triggers(store: holdfast.Store, query: Query) -> View:
         {
             "schedules": (await store.schedules.list(limit=PAGE)).items,
             "subscriptions": await store.triggers.list(after=query.get("after") or None, limit=PAGE),
-            "undelivered": (await store.triggers.undelivered(limit=PAGE)).items,
+            "undelivered": [
+                *(await store.triggers.failed(limit=PAGE)),
+                *(await store.triggers.undelivered(limit=PAGE)),
+            ],
             "now_ms": await store.now_ms(),
         },
     )

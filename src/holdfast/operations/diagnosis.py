@@ -23,10 +23,12 @@ async def stuck(tx: Transaction) -> StuckItems:
     dead_workers, sessions, runs = await _held_by_dead(tx)
     letters = await tx.list_dead(None, None, after=0, limit=NAMED)
     undelivered = await tx.list_undelivered(reserved_until_ms=LARGEST_INTEGER, runs_only=False, after=None, limit=NAMED)
+    failed = await tx.list_failed_deliveries(None, after=None, limit=NAMED)
     due = await tx.oldest_due_run(tx.now_ms)
     return StuckItems(
         ready_sessions=tuple(id for _, id in await tx.sessions_with_ready(tx.now_ms, after=0, limit=NAMED)),
         undelivered=tuple(row.process_id for row in undelivered),
+        failed_deliveries=tuple(row.process_id for row in failed),
         dead_letters=await _sessions(tx, (row.session_key for row in letters)),
         claimed_by_dead=await _sessions(tx, sessions),
         run_by_dead=tuple(runs[:NAMED]),

@@ -24,7 +24,6 @@ NAMED = 10
 """Dead letters, undelivered processes and running processes that are named, of each."""
 WORKERS = 1_000
 """Live workers whose kinds are looked at."""
-DELIVERIES = 20
 
 
 async def explain_session(tx: Transaction, session_id: str) -> Explanation:
@@ -67,23 +66,12 @@ async def _states(tx: Transaction, front: Iterable[BatchRow]) -> dict[tuple[str,
 
 
 async def _undelivered(tx: Transaction, session_id: str) -> tuple[DeliveryRow, ...]:
-    """Return the first undelivered processes of the session's subscriptions."""
-    found: list[DeliveryRow] = []
-    after: tuple[int, str, int] | None = None
-    while True:
-        rows = await tx.list_undelivered(
-            reserved_until_ms=LARGEST_INTEGER, runs_only=False, after=after, limit=DELIVERIES
-        )
-        owners = {sequence: await _registrant(tx, sequence) for sequence in {row.subscription_sequence for row in rows}}
-        found += [row for row in rows if owners[row.subscription_sequence] == session_id]
-        if len(rows) < DELIVERIES or len(found) >= NAMED:
-            return tuple(found[:NAMED])
-        after = (rows[-1].reserved_at_ms, rows[-1].occurrence_id, rows[-1].subscription_sequence)
-
-
-async def _registrant(tx: Transaction, sequence: int) -> str | None:
-    row = await tx.find_subscription(sequence)
-    return None if row is None else row.session_id
+    """Return the first deliveries to the session's subscriptions that started nothing, failed ones first."""
+    failed = await tx.list_failed_deliveries(session_id, after=None, limit=NAMED)
+    reserved = await tx.list_undelivered(
+        reserved_until_ms=LARGEST_INTEGER, runs_only=False, after=None, limit=NAMED, session_id=session_id
+    )
+    return (*failed, *reserved)
 
 
 async def explain_process(tx: Transaction, process_id: str) -> Explanation:

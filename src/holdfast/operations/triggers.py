@@ -26,6 +26,7 @@ from holdfast.schedule_rows import MatchRow
 MATCH_PAGE = 1_000
 DELIVERIES = "deliveries"
 """The listing of an occurrence's deliveries, which a long emission goes on in."""
+FAILED = "failed deliveries"
 
 NEW_RUNS = "delivered runs"
 """The topic of waiters for deliveries that start a run."""
@@ -143,11 +144,26 @@ async def undelivered(
         reserved_until_ms=reserved_until_ms, runs_only=runs_only, after=after, limit=limit + 1
     )
     whole = await (_sound_rows if runs_only else _whole_rows)(tx, rows[:limit])
+    return _deliveries_by_age(rows, whole, limit, "undelivered")
+
+
+async def failed_page(tx: Transaction, *, after: tuple[int, str, int] | None, limit: int) -> Page[TriggerDelivery]:
+    """Return one page of deliveries whose process could not be started."""
+    rows = await tx.list_failed_deliveries(None, after=after, limit=limit + 1)
+    return _deliveries_by_age(rows, await _whole_rows(tx, rows[:limit]), limit, FAILED)
+
+
+def _deliveries_by_age(
+    rows: Sequence[DeliveryRow],
+    whole: Sequence[tuple[DeliveryRow, Occurrence, SubscriptionRow]],
+    limit: int,
+    listing: str,
+) -> Page[TriggerDelivery]:
     return page_of(
         whole,
         limit,
         lambda parts: rules.delivery_of(*parts),
-        listing="undelivered",
+        listing=listing,
         place=lambda parts: (parts[0].reserved_at_ms, parts[0].occurrence_id, parts[0].subscription_sequence),
         more=len(rows) > len(whole),
     )

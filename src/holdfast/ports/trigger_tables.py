@@ -84,12 +84,25 @@ class TriggerTables(Protocol):
         ...
 
     async def list_undelivered(
-        self, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
+        self,
+        *,
+        reserved_until_ms: int,
+        runs_only: bool,
+        after: tuple[int, str, int] | None,
+        limit: int,
+        session_id: str | None = None,
     ) -> list[r.DeliveryRow]:
-        """Return deliveries reserved up to the bound whose process does not exist; with `runs_only`, those of runs.
+        """Return deliveries reserved up to the bound whose process does not exist: of runs, or of one session.
 
-        They come by (reserved_at_ms, occurrence_id, subscription_sequence), beyond `after`.
+        They come by (reserved_at_ms, occurrence_id, subscription_sequence), beyond `after`. `session_id` names the
+        session that subscribed, and is not passed with `runs_only`.
         """
+        ...
+
+    async def list_failed_deliveries(
+        self, session_id: str | None, *, after: tuple[int, str, int] | None, limit: int
+    ) -> list[r.DeliveryRow]:
+        """Return failed deliveries in the same order, of the session that subscribed, or of all."""
         ...
 
     async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:

@@ -84,6 +84,8 @@ class StuckItems(Record, frozen=True, kw_only=True):
     """Sessions with work that could be claimed."""
     undelivered: tuple[str, ...] = ()
     """Processes that a trigger reserved, and that were never started."""
+    failed_deliveries: tuple[str, ...] = ()
+    """Processes that a trigger reserved, and that could not be started."""
     dead_letters: tuple[str, ...] = ()
     """Sessions with work that failed at its last attempt."""
     claimed_by_dead: tuple[str, ...] = ()

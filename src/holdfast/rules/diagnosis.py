@@ -106,6 +106,14 @@ def _stuck(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:
             "see `holdfast queue dead`: retry or drop it",
             stuck.dead_letters,
         )
+    if stuck.failed_deliveries:
+        yield Concern(
+            "warning",
+            "failed-deliveries",
+            f"a trigger fired, and these processes could not be started: {_list(stuck.failed_deliveries)}",
+            f"{WHY} shows the error: mend the subscription, and start each with `holdfast triggers redeliver`",
+            stuck.failed_deliveries,
+        )
     if stuck.due_run is not None and _older(facts, stuck.due_run_at_ms, WORK_GRACE_MS):
         yield Concern(
             "warning",

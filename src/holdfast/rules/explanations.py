@@ -243,14 +243,15 @@ def _dead(facts: SessionFacts) -> Iterator[Cause]:
 def undelivered_processes(rows: Iterable[DeliveryRow]) -> Iterator[Cause]:
     """Name the deliveries that have not started their processes."""
     for row in rows:
+        has_failed = row.state == "failed"
         yield Cause(
-            "undelivered",
+            "delivery-failed" if has_failed else "undelivered",
             "stuck",
-            f"a trigger fired, and process {row.process_id!r} was never started",
+            f"a trigger fired, and process {row.process_id!r} {'could not be' if has_failed else 'was never'} started",
             subject_id=row.process_id,
             since_ms=row.reserved_at_ms,
             error=row.failure,
-            next="a running worker starts it" if row.run_kind is not None else None,
+            next="a running worker starts it" if row.run_kind is not None and not has_failed else None,
             remedy=("triggers", "redeliver", row.process_id),
         )
 

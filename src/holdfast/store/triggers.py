@@ -205,6 +205,17 @@ class Triggers:
             lambda tx: operations.undelivered(tx, reserved_until_ms=until, runs_only=only_runs, after=start, limit=size)
         )
 
+    async def failed(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[TriggerDelivery]:
+        """Return one page of deliveries whose process could not be started, oldest first. Each has its `failure`.
+
+        >>> len(store.triggers.failed())
+        0
+        """
+        place = checks.cursor(operations.FAILED, after, [int, str, int])
+        start = None if place is None else (int(place[0]), str(place[1]), int(place[2]))
+        size = checks.page_size(limit, self._context.limits)
+        return await self._context.backend.read(lambda tx: operations.failed_page(tx, after=start, limit=size))
+
     async def redeliver(self, process_id: str) -> Process:
         """Start the process of a delivery that no worker or host has started. Idempotent.
 

@@ -298,21 +298,42 @@ class MemoryTriggers:
         return int(known)
 
     async def list_undelivered(
-        self, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
+        self,
+        *,
+        reserved_until_ms: int,
+        runs_only: bool,
+        after: tuple[int, str, int] | None,
+        limit: int,
+        session_id: str | None = None,
     ) -> list[r.DeliveryRow]:
-        def place(row: r.DeliveryRow) -> tuple[int, str, int]:
-            return row.reserved_at_ms, row.occurrence_id, row.subscription_sequence
-
         found = self.tables.deliveries.scan(
             lambda row: (
                 row.state == "reserved"
                 and row.reserved_at_ms <= reserved_until_ms
                 and (row.run_kind is not None or not runs_only)
                 and self.tables.processes.get(row.process_id) is None
-                and (after is None or place(row) > after)
+                and (after is None or _place(row) > after)
+                and (session_id is None or self._registrant(row) == session_id)
             )
         )
-        return sorted(found, key=place)[:limit]
+        return sorted(found, key=_place)[:limit]
+
+    async def list_failed_deliveries(
+        self, session_id: str | None, *, after: tuple[int, str, int] | None, limit: int
+    ) -> list[r.DeliveryRow]:
+        found = self.tables.deliveries.scan(
+            lambda row: (
+                row.state == "failed"
+                and (after is None or _place(row) > after)
+                and (session_id is None or self._registrant(row) == session_id)
+            )
+        )
+        return sorted(found, key=_place)[:limit]
+
+    def _registrant(self, row: r.DeliveryRow) -> str | None:
+        """Return the session whose subscription a delivery belongs to."""
+        subscription = self.tables.subscriptions.get(row.subscription_sequence)
+        return None if subscription is None else subscription.session_id
 
     async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
         open_ids = {row.occurrence_id for row in self.tables.deliveries.scan(lambda row: row.state == "reserved")}
@@ -328,6 +349,10 @@ class MemoryTriggers:
             for occurrence_id in ids:
                 self.tables.occurrences.drop(occurrence_id)
         return len(old), len(deliveries)
+
+
+def _place(row: r.DeliveryRow) -> tuple[int, str, int]:
+    return row.reserved_at_ms, row.occurrence_id, row.subscription_sequence
 
 
 def _is_claimed(kind: str, row: r.ProcessRow) -> bool:

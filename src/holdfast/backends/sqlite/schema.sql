@@ -365,6 +365,8 @@ CREATE INDEX deliveries_reserved ON deliveries (reserved_at_ms, occurrence_id, s
 WHERE state = 'reserved';
 CREATE INDEX deliveries_runs ON deliveries (reserved_at_ms, occurrence_id, subscription_sequence)
 WHERE state = 'reserved' AND run_kind IS NOT NULL;
+CREATE INDEX deliveries_failed ON deliveries (reserved_at_ms, occurrence_id, subscription_sequence)
+WHERE state = 'failed';
 
 CREATE TABLE schedules (
     name TEXT NOT NULL PRIMARY KEY,

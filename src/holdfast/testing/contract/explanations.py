@@ -281,6 +281,28 @@ class ExplanationContract(Contract):
         assert only(of_session(store)).name == "process-no-worker", "the process that it started waits for a worker"
         assert only(store.maintenance.explain_process(own.process_id)).name == "no-worker"
 
+    def test_a_delivery_that_failed_is_named_with_its_error(self, store: BlockingStore) -> None:
+        store.sessions.create("chat")
+        for who in (BySession(holdfast.Scope("chat")), holdfast.processes.Host()):
+            store.triggers.subscribe(
+                SubscriptionDraft(source_type="cron", source_key="daily", target=Run("research"), registrant=who)
+            )
+        own, other = store.triggers.emit("cron", "daily", idempotency_key="1").deliveries
+        for one in (own, other):
+            store.triggers.mark_failed(one, "the payload does not fit")
+        cause = only(of_session(store))
+        assert (cause.name, cause.standing, cause.subject_id) == ("delivery-failed", "stuck", own.process_id)
+        assert (cause.error, cause.next) == ("the payload does not fit", None), "no worker tries it again"
+        assert cause.remedy == ("triggers", "redeliver", own.process_id)
+        assert set(named(store)["failed-deliveries"]) == {own.process_id, other.process_id}
+        first = store.triggers.failed(limit=1)
+        (second,) = store.triggers.failed(after=first.next)
+        assert {first[0].process_id, second.process_id} == {own.process_id, other.process_id}
+        assert (second.state, second.failure) == ("failed", "the payload does not fit")
+        store.triggers.redeliver(own.process_id)
+        assert only(of_session(store)).name == "process-no-worker"
+        assert named(store)["failed-deliveries"] == (other.process_id,)
+
     def test_a_delivered_process_that_was_pruned_is_not_offered_again(
         self, store: BlockingStore, clock: ManualClock, bench: Bench
     ) -> None:

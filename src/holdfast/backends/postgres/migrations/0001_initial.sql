@@ -392,6 +392,8 @@ CREATE INDEX deliveries_reserved ON {schema}.deliveries (reserved_at_ms, occurre
 WHERE state = 'reserved';
 CREATE INDEX deliveries_runs ON {schema}.deliveries (reserved_at_ms, occurrence_id, subscription_sequence)
 WHERE state = 'reserved' AND run_kind IS NOT NULL;
+CREATE INDEX deliveries_failed ON {schema}.deliveries (reserved_at_ms, occurrence_id, subscription_sequence)
+WHERE state = 'failed';
 
 CREATE TABLE {schema}.schedules (
     name text COLLATE "C" NOT NULL PRIMARY KEY,

@@ -311,8 +311,33 @@ WHERE delivery.state = 'reserved'
         )
     )
     -- end part
+    AND (
+        $6::text IS NULL
+        OR delivery.subscription_sequence IN (
+            SELECT subscriptions.sequence
+            FROM {schema}.subscriptions
+            WHERE subscriptions.session_id = $6::text
+        )
+    )
 ORDER BY delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence
 LIMIT $5::bigint
+
+-- name: list_failed_deliveries
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+FROM {schema}.deliveries
+WHERE state = 'failed'
+    AND (reserved_at_ms, occurrence_id, subscription_sequence) > ($1::bigint, $2::text, $3::bigint)
+    AND (
+        $5::text IS NULL
+        OR subscription_sequence IN (
+            SELECT subscriptions.sequence
+            FROM {schema}.subscriptions
+            WHERE subscriptions.session_id = $5::text
+        )
+    )
+ORDER BY reserved_at_ms, occurrence_id, subscription_sequence
+LIMIT $4::bigint
 
 -- name: list_undelivered_runs
 SELECT

@@ -110,11 +110,24 @@ class Triggers(Base):
         return await self._store("save_delivery", row)
 
     async def list_undelivered(
-        self, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
+        self,
+        *,
+        reserved_until_ms: int,
+        runs_only: bool,
+        after: tuple[int, str, int] | None,
+        limit: int,
+        session_id: str | None = None,
     ) -> list[r.DeliveryRow]:
         place = after or (SMALLEST_INTEGER, "", 0)
-        name = "list_undelivered_runs" if runs_only else "list_undelivered"
-        return await self._all(r.DeliveryRow, name, reserved_until_ms, *place, limit)
+        if runs_only:
+            return await self._all(r.DeliveryRow, "list_undelivered_runs", reserved_until_ms, *place, limit)
+        return await self._all(r.DeliveryRow, "list_undelivered", reserved_until_ms, *place, limit, session_id)
+
+    async def list_failed_deliveries(
+        self, session_id: str | None, *, after: tuple[int, str, int] | None, limit: int
+    ) -> list[r.DeliveryRow]:
+        place = after or (SMALLEST_INTEGER, "", 0)
+        return await self._all(r.DeliveryRow, "list_failed_deliveries", *place, limit, session_id)
 
     async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
         name = "finished_occurrences" if dry_run else "lock_finished_occurrences"

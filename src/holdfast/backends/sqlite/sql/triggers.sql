@@ -221,7 +221,24 @@ WHERE delivery.state = 'reserved'
         FROM processes
         WHERE processes.process_id = delivery.process_id
     )
+    AND (
+        :session_id IS NULL
+        OR delivery.subscription_sequence IN (SELECT sequence FROM subscriptions WHERE session_id = :session_id)
+    )
 ORDER BY delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence
+LIMIT :limit
+
+-- name: list_failed_deliveries
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+FROM deliveries INDEXED BY deliveries_failed
+WHERE state = 'failed'
+    AND (reserved_at_ms, occurrence_id, subscription_sequence) > (:after_ms, :after_id, :after_sequence)
+    AND (
+        :session_id IS NULL
+        OR subscription_sequence IN (SELECT sequence FROM subscriptions WHERE session_id = :session_id)
+    )
+ORDER BY reserved_at_ms, occurrence_id, subscription_sequence
 LIMIT :limit
 
 -- name: list_undelivered_runs

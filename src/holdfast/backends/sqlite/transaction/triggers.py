@@ -85,7 +85,13 @@ class Triggers(Base):
         return self._store("save_delivery", row)
 
     async def list_undelivered(
-        self, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
+        self,
+        *,
+        reserved_until_ms: int,
+        runs_only: bool,
+        after: tuple[int, str, int] | None,
+        limit: int,
+        session_id: str | None = None,
     ) -> list[r.DeliveryRow]:
         after_ms, after_id, after_sequence = after or (SMALLEST_INTEGER, "", 0)
         bindings = {
@@ -95,8 +101,22 @@ class Triggers(Base):
             "after_sequence": after_sequence,
             "limit": limit,
         }
-        name = "list_undelivered_runs" if runs_only else "list_undelivered"
-        return self._all(r.DeliveryRow, name, bindings)
+        if runs_only:
+            return self._all(r.DeliveryRow, "list_undelivered_runs", bindings)
+        return self._all(r.DeliveryRow, "list_undelivered", {**bindings, "session_id": session_id})
+
+    async def list_failed_deliveries(
+        self, session_id: str | None, *, after: tuple[int, str, int] | None, limit: int
+    ) -> list[r.DeliveryRow]:
+        after_ms, after_id, after_sequence = after or (SMALLEST_INTEGER, "", 0)
+        bindings = {
+            "after_ms": after_ms,
+            "after_id": after_id,
+            "after_sequence": after_sequence,
+            "limit": limit,
+            "session_id": session_id,
+        }
+        return self._all(r.DeliveryRow, "list_failed_deliveries", bindings)
 
     async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
         found = self._values("finished_occurrences", (occurred_until_ms, limit))
