@@ -267,7 +267,9 @@ class FreshReads:
         timeline_check: TimelineCheck | None = None,
     ) -> T:
         executor = make()
-        if position is not None:
+        # A cluster has no replicas, and its coordinator shows each write once that is acknowledged. The position of a
+        # write that a node made by itself names a transaction of that node.
+        if position is not None and not executor.distribution:
             executor.connections = ReachedConnections(executor.connections, executor, position, timeline_check)
         return await run(executor)
 
