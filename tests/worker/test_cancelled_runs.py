@@ -110,3 +110,27 @@ def test_a_cancel_cuts_a_short_wait_for_a_signal(url: str, store: holdfast.Block
 
     worker.process("agent")(plain if way == "plain" else agent)
     assert cancel_inside(store, worker, begins) < 3
+
+
+@pytest.mark.parametrize("comes", ["before the call", "during the call"])
+def test_a_request_to_cancel_without_a_payload_counts(comes: str) -> None:
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+
+            async def cancel() -> None:
+                await store.events.append("r1", "process.cancel_requested", None, replay_key="c1")
+
+            @worker.process("agent")
+            async def agent(run: Run) -> None:
+                await cancel()
+                await asyncio.sleep(30)
+
+            run = await store.processes.start("agent", id="r1")
+            if comes == "before the call":
+                await cancel()
+            async with asyncio.timeout(10):
+                await worker.serve(until_idle=True)
+            return await run.outcome(timeout_ms=0)
+
+    assert asyncio.run(main()) == Cancelled("cancelled on request")

@@ -153,7 +153,7 @@ class Journal:
         elif event.type == PROGRESS and event.replay_key is not None:
             self.sizes[report_key(event.replay_key)] = size
         elif event.type == CANCEL_REQUESTED:
-            self.cancel = payload
+            self.note_cancel(payload)
         elif event.type == DECLARED:
             self.declared = payload
         elif event.type.startswith(SIGNAL):
@@ -161,6 +161,10 @@ class Journal:
             self.signals.setdefault(name, []).append(payload)
             self.sent_at_ms.setdefault(name, []).append(event.occurred_at_ms)
             self.sizes[signal_key(name, len(self.signals[name]) - 1)] = size
+
+    def note_cancel(self, payload: Any) -> None:
+        """Note a request to cancel, which may come without a payload."""
+        self.cancel = {} if payload is None else payload
 
     def _step(self, payload: Any, at_ms: int) -> None:
         name: str = payload["name"]

@@ -239,7 +239,7 @@ class Runs:
             except holdfast.Unavailable:
                 await asyncio.sleep(running.AWAY_S)
             else:
-                journal.cancel = event.payload
+                journal.note_cancel(event.payload)
         task.cancel()
 
     # Settling.
