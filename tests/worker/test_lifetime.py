@@ -516,6 +516,24 @@ def test_limits_that_are_left_out_are_warned_of(
     ]
 
 
+def test_a_limit_that_is_left_out_beside_another_is_kept_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> list[holdfast.queue.KindLimit]:
+        async with holdfast.open("memory:") as store:
+            await store.queue.set_limit("mail", per_key=1)
+            await store.queue.set_limit("post", at_once=5, per_key=3)
+            worker = Worker(store)
+            worker.job("mail", at_once=10)(lambda job: None)
+            worker.job("post", at_once=2, per_key=1)(lambda job: None)
+            await worker.serve(until_idle=True)
+            return list(await store.queue.limits())
+
+    stored = asyncio.run(main())
+    assert [(one.kind, one.at_once, one.per_key) for one in stored] == [("mail", 10, 1), ("post", 2, 1)]
+    assert [record.getMessage() for record in caplog.records if "limit" in record.getMessage()] == [
+        "kind 'mail' keeps a stored limit that no handler here declares: see holdfast queue limits",
+    ]
+
+
 def test_runs_of_a_paused_kind_wait_for_the_resume(
     url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
 ) -> None:

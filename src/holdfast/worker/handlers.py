@@ -166,25 +166,28 @@ class Handlers:
         return [one.kind for one in self._by_kind.values() if one.shape == shape]
 
     async def declare_limits(self, store: holdfast.Store) -> None:
-        """Store the limits of all kinds that have one. Warn of stored ones that are not declared."""
+        """Store the limits of all kinds that have one. Keep stored ones that are left out, and warn of them."""
         declared: dict[str, tuple[int | None, int | None]] = {}
         for one in self._all():
-            if one.at_once is not None or one.per_key is not None:
-                at_once, per_key = declared.get(one.kind, (None, None))
-                declared[one.kind] = one.at_once or at_once, one.per_key or per_key
+            at_once, per_key = declared.get(one.kind, (None, None))
+            declared[one.kind] = one.at_once or at_once, one.per_key or per_key
+        stored = {limit.kind: limit async for limit in holdfast.every(store.queue.limits)}
         for kind, (at_once, per_key) in declared.items():
-            await store.queue.set_limit(kind, at_once=at_once, per_key=per_key)
-        async for limit in holdfast.every(store.queue.limits):
-            if _is_limited(limit) and limit.kind in self.all_kinds() and limit.kind not in declared:
+            kept = stored.get(kind)
+            if at_once is not None or per_key is not None:
+                await store.queue.set_limit(
+                    kind,
+                    at_once=kept.at_once if kept is not None and at_once is None else at_once,
+                    per_key=kept.per_key if kept is not None and per_key is None else per_key,
+                )
+        for kind, limit in stored.items():
+            at_once, per_key = declared.get(kind, (0, 0))
+            if (limit.at_once and at_once is None) or (limit.per_key and per_key is None):
                 message = "kind %(kind)r keeps a stored limit that no handler here declares: see holdfast queue limits"
-                log_event("worker", WARNING, message, kind=limit.kind)
+                log_event("worker", WARNING, message, kind=kind)
 
     def __bool__(self) -> bool:
         return bool(self._by_kind) or bool(self._of_runs)
-
-
-def _is_limited(limit: holdfast.queue.KindLimit) -> bool:
-    return limit.at_once is not None or limit.per_key is not None
 
 
 def _in_order(version: str) -> list[str | int]:
