@@ -10,7 +10,7 @@ from functools import partial
 
 from holdfast.errors import ClaimLost, UnknownBatch
 from holdfast.operations import limits, ready, sessions
-from holdfast.operations.pages import page_of
+from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.positions import stamped
 from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
@@ -25,7 +25,7 @@ from holdfast.rules import queue as rules
 from holdfast.rules import sessions as session_rules
 
 FIRST_BATCHES = 50
-"""Batches among which the turn in progress is looked for: it took the first ones that were ready."""
+"""Batches of one read in which the turn in progress is looked for: it took the first ones that were ready."""
 
 
 async def _present(tx: Transaction, session_id: str) -> SessionRow | None:
@@ -161,11 +161,15 @@ async def interrupt(
 
 
 async def _in_progress(tx: Transaction, session: SessionRow) -> list[BatchRow]:
-    """Return all batches of the turn in progress. They come first in the queue, but a claim may have many."""
-    first = await tx.list_batches(session.session_key, pending_at_ms=None, after=0, limit=FIRST_BATCHES)
-    ids = [row.batch_id for row in first if rules.is_in_progress(row, tx.now_ms)]
-    if not ids:
-        return []
+    """Return all batches of the turn in progress. Only delayed ones come before them, but a claim may have many."""
+    ids: list[str] = []
+    after = 0
+    while not ids:
+        page = await tx.list_batches(session.session_key, pending_at_ms=None, after=after, limit=FIRST_BATCHES)
+        ids = [row.batch_id for row in page if rules.is_in_progress(row, tx.now_ms)]
+        if not ids and not may_follow(page, FIRST_BATCHES):
+            return []
+        after = page[-1].enqueue_seq
     found = {row.batch_id: row for row in await tx.find_batches(session.session_key, ids)}
     for claim_id in sorted({row.claim_id for row in found.values() if row.claim_id is not None}):
         found |= {row.batch_id: row for row in await tx.find_claimed(session.session_key, claim_id)}

@@ -57,6 +57,15 @@ class InterruptContract(Contract):
         assert session.interrupt() == ()
         assert store.leases.holder(holdfast.leases.OnSession("chat")) is None
 
+    def test_a_turn_behind_many_delayed_messages_is_found(self, store: BlockingStore) -> None:
+        later_ms = store.now_ms() + 3_600_000
+        for number in range(120):
+            store.queue.enqueue(work(f"reminder {number}", available_at_ms=later_ms))
+        session = store.sessions.handle("chat")
+        assert session.interrupt() == ()
+        claim = begun(store, "poem", "next")
+        assert [batch.batch_id for batch in session.interrupt()] == [claim.batches[0].batch_id]
+
     def test_a_job_goes_on(self, store: BlockingStore) -> None:
         store.queue.enqueue(work("mail", kind="send-mail"))
         claim = store.queue.claim_next(owner_id="w1")
