@@ -289,6 +289,43 @@ def test_a_failure_that_a_task_of_the_handler_caught_is_caught_again(in_branch: 
     assert calls == {"broken": 1, "handler": 2}
 
 
+@pytest.mark.parametrize("way", ["a new step", "a step that is retried"])
+def test_a_task_that_outlives_its_call_makes_no_further_step(way: str) -> None:
+    paid: list[int] = []
+    kept: list[asyncio.Task[None]] = []
+
+    async def pay() -> None:
+        paid.append(1)
+        if way == "a step that is retried":
+            raise OSError("no answer")
+
+    async def main() -> None:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+
+            @worker.process("agent", retry=Retry(2, backoff_s=0))
+            async def agent(run: Run) -> str:
+                async def later() -> None:
+                    if way == "a new step":
+                        await asyncio.sleep(0.05)
+                    await run.step("pay", pay, retry=Retry(5, backoff_s=0.05, jitter=0))
+
+                if not kept:
+                    kept.append(asyncio.create_task(later()))
+                    await asyncio.sleep(0.02)
+                    raise ValueError("crash")
+                return "done"
+
+            await store.processes.start("agent", id="r1")
+            await worker.serve(until_idle=True)
+            await asyncio.wait(kept)
+
+    asyncio.run(main())
+    assert len(paid) == (0 if way == "a new step" else 1)
+    with pytest.raises(holdfast.InvalidRequest, match="is made after the handler has ended"):
+        kept[0].result()
+
+
 # Waits that are caught.
 
 

@@ -223,6 +223,7 @@ class Runs:
         try:
             value = await self._runner.caller.call(handler, args, run, named, held=held)
         finally:
+            run.steps.has_ended = True
             watch.cancel()
             for one in watching:
                 one.cancel()

@@ -177,6 +177,7 @@ class Run:
     async def before(self, call: StepCall) -> None:
         """Wait until a step may be called, and record the failed steps before it that the handler caught."""
         await self._until(call.next_attempt_at_ms(), call.name)
+        self.steps.require_going_on(f"run.step({call.name!r})")
         await self.steps.record_failures()
 
     async def _until(self, at_ms: int | None, step: str | None = None) -> None:

@@ -83,6 +83,8 @@ class Steps:
         """The task of an `async def` handler."""
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] | None = None
         """That task and those of the branches of `run.gather`; None for a plain handler, which has none."""
+        self.has_ended = False
+        """True once the call of the handler has ended."""
         self.conflict: StepConflict | None = None
         """The first place at which the handler did not ask for what is recorded. Nothing is called after it."""
 
@@ -113,6 +115,15 @@ class Steps:
         """Raise `InvalidRequest` inside of a step, and whatever ended this branch if it has ended."""
         if _INSIDE.get() is not None:
             raise holdfast.InvalidRequest(call, f"is inside of step {_INSIDE.get()!r}: call it beside that one")
+        self.require_going_on(call)
+        self._require_branch()
+
+    def require_going_on(self, call: str) -> None:
+        """Raise `InvalidRequest` once the handler has ended: the run may be called again beside a task of this call."""
+        if self.has_ended:
+            raise holdfast.InvalidRequest(call, "is made after the handler has ended: let it wait for all its tasks")
+
+    def _require_branch(self) -> None:
         if self.is_cancelled:
             raise asyncio.CancelledError
         if self._lost is not None:
@@ -254,7 +265,7 @@ class Steps:
         A retry may leave out copied steps: what failed before may succeed now, and lead another way. A handler that
         caught the end of its call, and returned, sleeps nevertheless.
         """
-        self.require_outside("the handler")
+        self._require_branch()
         for name in self.unasked():
             self.refuse(name, "it is recorded, and the handler returned without it")
 
