@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -413,6 +414,21 @@ def test_a_signal_to_a_forked_child_of_a_handler_is_not_the_workers(tmp_path: Pa
     command = [sys.executable, "-W", "ignore", str(program), str(tmp_path / "agent.db")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
     assert ended.stdout.splitlines() == ["ended by -15"] * 3 + ["3 done, 0 failed, 0 dead"], ended.stderr
+
+
+def test_the_signal_handlers_of_the_program_are_its_own_again_after_a_run() -> None:
+    def own(*_: object) -> None: ...
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, own) for number in numbers}
+    try:
+        worker = Worker("memory:")
+        worker.job("mail")(lambda job: None)
+        worker.run(until_idle=True)
+        assert [signal.getsignal(number) for number in numbers] == [own, own]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_plain_steps_that_block_run_at_once_and_do_not_keep_the_worker_from_ending(tmp_path: Path) -> None:
