@@ -445,8 +445,9 @@ def test_no_call_of_the_run_is_made_inside_of_a_step(
     [
         ("https://example.net/" + "x" * 500, "bytes too long: give it a shorter one"),
         ("a\0b", "must not contain NUL"),
+        ("a\ud800", "contains a lone surrogate"),
     ],
-    ids=["long", "nul"],
+    ids=["long", "nul", "surrogate"],
 )
 def test_a_name_that_cannot_be_recorded_is_refused_before_the_call(
     store: holdfast.BlockingStore, url: str, name: str, says: str

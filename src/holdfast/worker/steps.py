@@ -459,7 +459,11 @@ def _require_storable(name: str, most: int) -> None:
     """Raise `InvalidRequest` before the call for a name under which nothing could be recorded after it."""
     if "\0" in name:
         raise holdfast.InvalidRequest(f"run.step({name!r})", "its name must not contain NUL")
-    size = len(replay_key(f"{RETRIED}{name}:000").encode(errors="surrogatepass"))
+    try:
+        size = len(replay_key(f"{RETRIED}{name}:000").encode())
+    except UnicodeEncodeError:
+        problem = "its name contains a lone surrogate, which is not text"
+        raise holdfast.InvalidRequest(f"run.step({name!r})", problem) from None
     if size > most:
         too_long = f"{name[:40]}…"
         problem = f"its name is {size - most} bytes too long: give it a shorter one, such as a hash of this"
