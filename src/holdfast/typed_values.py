@@ -14,7 +14,7 @@ import functools
 import types
 import typing
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, cast
 
@@ -138,6 +138,13 @@ def is_object(declared: Any) -> bool:
     if typing.get_origin(declared) in (typing.Union, types.UnionType):
         return any(is_object(one) for one in typing.get_args(declared))
     return isinstance(declared, type) and _is_object(declared)
+
+
+def has_fields(declared: Any, names: Collection[str]) -> bool:
+    """Return whether values of a type are objects with all these fields. One of a union is enough."""
+    if typing.get_origin(declared) in (typing.Union, types.UnionType):
+        return any(has_fields(one, names) for one in typing.get_args(declared))
+    return is_object(declared) and set(names) <= set(_fields_of(declared))
 
 
 def takes_none(declared: Any) -> bool:

@@ -105,6 +105,10 @@ async def with_defaults(run: Run, settings: Settings) -> Any:
     return [type(settings).__name__, settings.depth]
 
 
+async def named_like_a_field(run: Run, text: Question) -> Any:
+    return [type(text).__name__, text.text, text.depth]
+
+
 async def many(run: Run, *questions: Question) -> Any:
     return [question.text for question in questions]
 
@@ -141,6 +145,8 @@ async def counted(
         (by_name, None, None),
         (with_more, {"text": "why"}, ["why", 2]),
         (with_more, {"question": {"text": "why"}, "often": 7}, ["why", 7]),
+        (named_like_a_field, {"text": "why", "depth": 5}, ["Question", "why", 5]),
+        (named_like_a_field, {"text": {"text": "why"}}, ["Question", "why", 3]),
         (with_defaults, None, ["Settings", 3]),
         (with_defaults, {}, ["Settings", 3]),
         (with_defaults, {"depth": 7}, ["Settings", 7]),
@@ -162,13 +168,14 @@ def test_none_and_default_values_are_arguments(handler: Any, args: Any, expected
         (of_async, None, "missing required field `text`"),
         (optional, {"text": 7}, "Expected `str`, got `int`"),
         (with_more, {"text": "why", "often": 7}, "missing a required argument: 'question'"),
+        (named_like_a_field, {"text": "why", "other": 1}, "unexpected keyword argument 'other'"),
         (lambda run, question: 1, None, "missing a required argument: 'question'"),
         (counted, "seven", "number: expected int, got str"),
         (counted, {"number": None}, "number: expected int, got NoneType"),
         (counted, {"number": 7, "words": ["a", 8]}, "words: expected str, got int at [1]"),
         (counted, {"number": 7, "mood": "sad"}, "mood: expected typing.Literal['good', 'bad'], got str"),
     ],
-    ids=["none", "type", "mixed", "untyped", "plain", "no value", "inside", "literal"],
+    ids=["none", "type", "mixed", "no field", "untyped", "plain", "no value", "inside", "literal"],
 )
 def test_arguments_that_do_not_fit_are_named_and_none_is_lost(handler: Any, args: Any, says: str) -> None:
     outcome = outcome_of(handler, args)

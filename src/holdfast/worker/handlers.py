@@ -380,6 +380,9 @@ def _whole(function: Handler, parameters: Sequence[Any], args: Any) -> _Whole | 
     first, *others = parameters[1:] or [None]
     names = {one.name for one in parameters[1:]}
     is_named = isinstance(args, dict) and not names.isdisjoint(cast("dict[str, Any]", args))
+    if is_named and names.intersection(args) == {first.name} and len(args) > 1:
+        # The parameter may be named like a field of the one value.
+        is_named = not typed_values.has_fields(typed_values.annotation(function, first.name), args)
     if first is None or is_named or first.kind is first.VAR_KEYWORD or not isinstance(args, dict | None):
         return None
     if any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in others):
