@@ -661,6 +661,14 @@ def test_a_run_that_cannot_continue_fails_with_the_cause(url: str, store: holdfa
 # Handles.
 
 
+@pytest.mark.parametrize("wrong", ["x", -5, True])
+def test_a_wrong_timeout_of_a_handle_is_named(store: holdfast.BlockingStore, wrong: Any) -> None:
+    run = store.processes.start("any", id="r1")
+    for call in (run.result, run.outcome):
+        with pytest.raises(holdfast.InvalidRequest, match="timeout_ms"):
+            call(timeout_ms=wrong)
+
+
 def test_a_handle_waits_no_longer_than_told_and_names_a_failed_run(store: holdfast.BlockingStore) -> None:
     run = store.processes.start("any", id="r1")
     began_s = time.monotonic()

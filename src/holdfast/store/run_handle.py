@@ -15,6 +15,7 @@ from holdfast.errors import AlreadyTerminal, InvalidRequest, UnknownProcess, Wai
 from holdfast.records.common import Document
 from holdfast.records.events import AppendReceipt, ProcessEvent
 from holdfast.records.processes import Completed, Process, ProcessOutcome, StartReceipt
+from holdfast.rules import checks
 from holdfast.run_chains import is_in_chain, may_be_in_chain
 from holdfast.store.artifacts import Artifacts
 from holdfast.store.context import Context
@@ -113,7 +114,8 @@ class RunHandle:
         >>> run.outcome().message
         'no such topic'
         """
-        deadline_s = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        allowed_ms = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
+        deadline_s = None if allowed_ms is None else time.monotonic() + allowed_ms / 1000
         while True:
             left_ms = FOLLOW_STRETCH_MS if deadline_s is None else int(1000 * (deadline_s - time.monotonic()))
             id = await self.newest_id()

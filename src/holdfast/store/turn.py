@@ -457,6 +457,7 @@ PLACES = {
     "graph.nodes": "turn.add",
     "checkpoint.turn_state": "turn.state",
     "enqueues": "turn.enqueue",
+    "starts": "turn.start",
     "usage": "turn.usage",
 }
 """The calls of a block that gave the parts of its commit."""
