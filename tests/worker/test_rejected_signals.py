@@ -81,11 +81,11 @@ def test_a_run_waits_for_the_next_signal_and_says_which_it_rejected(
     assert worker.tally.failed == worker.tally.dead == 0
     facts = run_facts(store, "r1")
     assert [(one.name, one.ordinal) for one in facts.rejected] == [("approve", 1), ("approve", 2)]
-    assert "'approve' that is no Approval: Expected `str`, got `int` - at `$.by`" in facts.rejected[0].error
+    assert "'approve' that is not a valid Approval: Expected `str`, got `int` - at `$.by`" in facts.rejected[0].error
     assert facts.wait is not None
     assert (facts.wait.kind, facts.wait.name) == ("signal", "approve")
     assert command_line(["runs", "show", "r1", "--url", url]) == 0
-    assert "signal 1 of 'approve' that is no Approval" in " ".join(capsys.readouterr().out.split())
+    assert "signal 1 of 'approve' that is not a valid Approval" in " ".join(capsys.readouterr().out.split())
     assert command_line(["runs", "show", "r1", "--url", url, "--json"]) == 0
     assert [one["ordinal"] for one in json.loads(capsys.readouterr().out)["rejected"]] == [1, 2]
     run.signal("approve", {"by": "ada"})
@@ -161,7 +161,7 @@ def test_a_signal_that_was_taken_before_its_type_changed_holds_the_run() -> None
         await changed.serve(until_idle=True)
         held = await process_of(store)
         assert held.is_held
-        assert "it took a signal 'approve' that is no Signature" in (held.last_error or "")
+        assert "it took a signal 'approve' that is not a valid Signature" in (held.last_error or "")
         assert await steps_of(store) == ["~took:approve:1", held_at(await steps_of(store))]
 
     in_memory(play)
@@ -190,7 +190,7 @@ def test_a_signal_that_was_taken_before_it_had_a_type_holds_the_run() -> None:
         await changed.serve(until_idle=True)
         held = await process_of(store)
         assert held.is_held
-        assert "step 'plan': it came after a signal 'approve' that is no Approval" in (held.last_error or "")
+        assert "step 'plan': it came after a signal 'approve' that is not a valid Approval" in (held.last_error or "")
 
     in_memory(play)
 

@@ -246,7 +246,7 @@ def test_a_child_result_of_another_type_is_an_error_that_names_the_child() -> No
 
     outcome = outcome_of(parent, child)
     assert isinstance(outcome, Failed)
-    assert outcome.message.startswith("InvalidRequest: declared: the result of child run 'c1' is no Plan")
+    assert outcome.message.startswith("InvalidRequest: declared: the result of child run 'c1' is not a valid Plan")
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def check_sleep(asked: Sleep) -> None:
 def require_run(row: ProcessRow) -> ProcessRow:
     """Return the process if it is a run that has not ended."""
     if row.run_kind is None:
-        problem = f"must be that of a run: process {row.process_id!r} is none, so no worker claims it"
+        problem = f"must be that of a run: process {row.process_id!r} is not a run, so no worker claims it"
         raise InvalidRequest("lease.resource", problem)
     if row.status != "running":
         raise AlreadyTerminal(row.process_id, row.status)

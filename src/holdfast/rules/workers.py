@@ -20,7 +20,7 @@ from holdfast.worker_rows import WorkerRow
 T = TypeVar("T")
 
 FORGOTTEN_MS = 24 * 3600 * 1000
-"""Time after which the row of a worker that did not say goodbye is deleted, by the next worker that starts."""
+"""Time after which the row of a worker that did not leave the list is deleted, by the next worker that starts."""
 
 
 def check_worker(value: object, limits: Limits) -> WorkerInfo:

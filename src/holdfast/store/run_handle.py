@@ -103,7 +103,7 @@ class RunHandle:
             return typed_values.decoded(value, declared)
         except (TypeError, msgspec.ValidationError) as error:
             raise InvalidRequest(
-                "declared", f"the result of run {self.id!r} is no {typed_values.name_of(declared)}: {error}"
+                "declared", f"the result of run {self.id!r} is not a valid {typed_values.name_of(declared)}: {error}"
             ) from error
 
     async def outcome(self, *, timeout_ms: int | None = None) -> ProcessOutcome:

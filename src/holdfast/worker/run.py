@@ -415,7 +415,7 @@ class Run:
         try:
             return typed_values.decoded(outcome.value, declared)
         except (TypeError, msgspec.ValidationError) as error:
-            problem = f"the result of child run {child_id!r} is no {typed_values.name_of(declared)}: {error}"
+            problem = f"the result of child run {child_id!r} is not a valid {typed_values.name_of(declared)}: {error}"
             raise holdfast.InvalidRequest("declared", problem) from error
 
     async def _outcome_of(self, child_id: str) -> holdfast.processes.ProcessOutcome | None:

@@ -160,7 +160,7 @@ class Signals:
         return _Taken(payload if declared is None else typed_values.decoded(payload, declared))
 
     def _misfit(self, name: str, error: Exception) -> str:
-        return f"{name!r} that is no {typed_values.name_of(self._type_of(name))}: {error}"
+        return f"{name!r} that is not a valid {typed_values.name_of(self._type_of(name))}: {error}"
 
     async def _reject(self, name: str, number: int, problem: str) -> None:
         """Record that a signal does not fit. If the run went on from here before, its code has changed instead."""
