@@ -379,10 +379,11 @@ def _whole(function: Handler, parameters: Sequence[Any], args: Any) -> _Whole | 
 
     first, *others = parameters[1:] or [None]
     names = {one.name for one in parameters[1:]}
-    is_named = isinstance(args, dict) and not names.isdisjoint(cast("dict[str, Any]", args))
-    if is_named and names.intersection(args) == {first.name} and len(args) > 1:
+    given = set(cast("dict[str, Any]", args)) if isinstance(args, dict) else set[str]()
+    is_named = not names.isdisjoint(given)
+    if names & given == {getattr(first, "name", None)} and len(given) > 1:
         # The parameter may be named like a field of the one value.
-        is_named = not typed_values.has_fields(typed_values.annotation(function, first.name), args)
+        is_named = not typed_values.has_fields(typed_values.annotation(function, first.name), given)
     if first is None or is_named or first.kind is first.VAR_KEYWORD or not isinstance(args, dict | None):
         return None
     if any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in others):

@@ -462,8 +462,7 @@ def _require_storable(name: str, most: int) -> None:
     try:
         size = len(replay_key(f"{RETRIED}{name}:000").encode())
     except UnicodeEncodeError:
-        problem = "its name contains a lone surrogate, which is not text"
-        raise holdfast.InvalidRequest(f"run.step({name!r})", problem) from None
+        raise holdfast.InvalidRequest(f"run.step({name!r})", "its name contains a lone surrogate") from None
     if size > most:
         too_long = f"{name[:40]}…"
         problem = f"its name is {size - most} bytes too long: give it a shorter one, such as a hash of this"
