@@ -150,6 +150,39 @@ def test_a_person_who_reads_is_not_disturbed(address: str, browser: Any, url: st
     browser.wait("document.querySelectorAll('.role-user').length === 4", PATIENCE_S)
 
 
+def test_a_remedy_keeps_its_place_when_the_page_changes(address: str, browser: Any, url: str) -> None:
+    """The focus stays on the same remedy, and nothing moves while a person is about to confirm one."""
+
+    def letters() -> int:
+        return int(browser.value("document.querySelectorAll('[aria-label=\"Dead letters\"] li').length"))
+
+    def fail(store: holdfast.BlockingStore, id: str) -> None:
+        store.sessions.create(id).enqueue("hi")
+        claim = store.queue.claim(id, owner_id="w1")
+        assert claim is not None
+        store.queue.fail(claim, "no", retry_in_ms=None)
+
+    browser.go(address)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    with holdfast.open_blocking(url) as store:
+        fail(store, "second")
+        browser.go(f"{address.partition('/?')[0]}/queue")
+        browser.wait(f"location.pathname === '/queue' && {LIVE}", PATIENCE_S)
+        browser.value("document.querySelectorAll('.remedy details[data-key*=second] summary')[1].focus()")
+        focused = "document.activeElement.closest('[data-key]')?.dataset.key"
+        key = browser.value(focused)
+        assert key.startswith("do queue drop second")
+        fail(store, "third")
+        browser.wait("document.querySelector('[data-key*=third]') !== null", PATIENCE_S)
+        assert browser.value(focused) == key
+        browser.value("document.activeElement.closest('details').open = true; document.activeElement.blur()")
+        fail(store, "fourth")
+        time.sleep(2 * LOOK_EVERY_S)
+        assert letters() == 3, "a remedy is about to be confirmed"
+        browser.value("document.querySelector('.remedy details[open]').open = false")
+        browser.wait("document.querySelector('[data-key*=fourth]') !== null", PATIENCE_S)
+
+
 # Narrow screens.
 
 

@@ -10,11 +10,15 @@ let waiting = null;
 function isBusy() {
   const active = document.activeElement;
   if (active && main.contains(active) && active.matches("input, button")) return true;
+  if (main.querySelector(".remedy details[open]")) return true;
   const marked = document.getSelection();
   return Boolean(marked && !marked.isCollapsed && main.contains(marked.anchorNode));
 }
 
-function nameOf(one) { return `${one.tagName} ${one.getAttribute("href") || ""} ${one.textContent}`; }
+function nameOf(one) {
+  const part = one.closest("[data-key]");
+  return [one.tagName, part ? part.dataset.key : "", one.getAttribute("href") || "", one.textContent].join(" ");
+}
 
 function show(html) {
   if (isBusy()) { waiting = html; return; }
@@ -37,6 +41,7 @@ function show(html) {
 function catchUp() { if (waiting !== null) show(waiting); }
 document.addEventListener("selectionchange", catchUp);
 main.addEventListener("focusout", () => setTimeout(catchUp));
+main.addEventListener("toggle", catchUp, true);
 
 if (document.body.dataset.live) {
   const source = new EventSource(document.body.dataset.live);
