@@ -104,6 +104,23 @@ def test_without_a_terminal_it_says_how_to_use_it(on: Any) -> None:
 # Rates.
 
 
+def test_turns_of_many_sessions_are_counted() -> None:
+    """A look takes 1,000 sessions: the ones that changed last, not those that changed before the last look."""
+    clock = ManualClock()
+    with holdfast.open_blocking("memory:", clock=clock) as store:
+        sessions = [store.sessions.create(f"s{number}") for number in range(1_500)]
+        clock.advance(3_600_000)
+        looks = Looks(store)
+        looks.look()
+        for first in range(0, 1_500, 250):
+            for session in sessions[first : first + 250]:
+                session.append("hi")
+            clock.advance(2_000)
+            rates = looks.look().rates
+        assert rates is not None
+        assert (rates.turns, rates.is_complete) == (125.0, False)
+
+
 def test_turns_and_events_are_counted_between_two_looks() -> None:
     clock = ManualClock()
     with holdfast.open_blocking("memory:", clock=clock) as store:

@@ -53,7 +53,9 @@ class Looks:
         since_ms = self._activity.since_ms(now_ms)
         running = list(islice(every(store.processes.list, limit=MOST), MOST))
         ended = list(islice(every(store.processes.ended, since_ms=since_ms, limit=MOST), MOST))
-        sessions = list(islice(every(store.sessions.list, changed_since_ms=since_ms, limit=MOST), MOST))
+        sessions = list(
+            islice(every(store.sessions.list, changed_since_ms=since_ms, newest_first=True, limit=MOST), MOST)
+        )
         is_complete = max(len(running), len(ended), len(sessions)) < MOST
         if self._attended_at_ms is None or now_ms - self._attended_at_ms >= ATTENTION_EVERY_MS:
             self._concerns = store.maintenance.diagnose(integrity=False).concerns

@@ -63,7 +63,7 @@ class Pulse:
     async def _look(self, store: holdfast.Store) -> None:
         now_ms = await store.now_ms()
         since_ms, size = self._activity.since_ms(now_ms), min(MOST, store.limits.page)
-        sessions = await store.sessions.list(changed_since_ms=since_ms, limit=size)
+        sessions = await store.sessions.list(changed_since_ms=since_ms, newest_first=True, limit=size)
         running = await store.processes.list(limit=size)
         ended = await store.processes.ended(since_ms=since_ms, limit=size)
         is_complete = (sessions.next, running.next, ended.next) == (None, None, None)
