@@ -391,6 +391,10 @@ def test_sessions_are_filtered_by_their_state(url: str, client: Any, monkeypatch
     assert "later" in client.get("/sessions", params={"state": "<i>"}).text, "an unknown state is no filter"
 
 
+def test_a_parameter_may_have_any_name(writer: Any) -> None:
+    assert writer.get("/session", params={"id": SESSION, "base": "1", "path": "2"}).status_code == 200
+
+
 def test_an_unknown_id_is_guessed(url: str, client: Any) -> None:
     with holdfast.open_blocking(url) as store:
         store.sessions.create("chat-42")

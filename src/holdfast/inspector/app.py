@@ -287,7 +287,7 @@ def _notice(title: str, text: str) -> views.View:
     return views.View("notice.html", title, {"notice": title, "text": text})
 
 
-def _link(base: str, path: str, **query: Any) -> str:
+def _link(base: str, path: str, /, **query: Any) -> str:
     """Return the address of a page."""
     named = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{base}{path}?{urlencode(named)}" if named else f"{base}{path}"
