@@ -90,7 +90,32 @@ def test_of_large_messages_a_page_reads_only_the_last(url: str, client: Any, pay
         for _ in range(25):
             turn.add(payload)
     page = client.get("/session", params={"id": "large"}).text
-    assert ("The last 20 of 25 nodes." in page) == (shown == 20)
+    assert ("The last 20 nodes of this branch; the session has 25." in page) == (shown == 20)
+
+
+def test_large_messages_behind_small_ones_are_not_all_read(url: str, client: Any) -> None:
+    with holdfast.open_blocking(url) as store, store.sessions.create("large").turn("t") as turn:
+        for number in range(150):
+            turn.add({"role": "user", "content": "x" * (60_000 if number < 120 else 10)})
+    page = client.get("/session", params={"id": "large"}).text
+    assert "The last 80 nodes of this branch; the session has 150." in page
+
+
+def test_a_branch_does_not_make_a_conversation_look_cut(url: str, client: Any) -> None:
+    nodes = [holdfast.Node("n1"), holdfast.Node("n2", parent="n1"), holdfast.Node("n3", parent="n1")]
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("branched").commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf="n3")))
+    page = client.get("/session", params={"id": "branched"}).text
+    assert "3 nodes" in page
+    assert "The last" not in page
+
+
+def test_a_short_text_with_a_long_payload_is_not_shown_as_cut(url: str, client: Any) -> None:
+    with holdfast.open_blocking(url) as store, store.sessions.create("meta").turn("t") as turn:
+        turn.add({"role": "user", "content": "short", "meta": "x" * 5_000})
+    page = client.get("/session", params={"id": "meta"}).text
+    assert '<div class="text">short</div>' in page
+    assert "the whole payload</a>" in page
 
 
 @pytest.mark.parametrize("path", ["/session", "/tree", "/node", "/process"])

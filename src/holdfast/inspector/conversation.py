@@ -29,6 +29,7 @@ class Entry(NamedTuple):
     text: str
     is_cut: bool
     payload: str
+    is_payload_cut: bool
     at_ms: int | None
 
 
@@ -57,8 +58,15 @@ def entry_of(node: holdfast.Node) -> Entry:
     """Return a node as it is shown."""
     role, text = _message(node)
     payload = pretty(node.payload)
-    is_cut = len(text) > MOST_TEXT or len(payload) > MOST_TEXT
-    return Entry(node.id, role, text[:MOST_TEXT], is_cut, payload[:MOST_TEXT], node.created_at_ms)
+    return Entry(
+        node.id,
+        role,
+        text[:MOST_TEXT],
+        len(text) > MOST_TEXT,
+        payload[:MOST_TEXT],
+        len(payload) > MOST_TEXT,
+        node.created_at_ms,
+    )
 
 
 def _message(node: holdfast.Node) -> tuple[str, str]:

@@ -29,7 +29,7 @@ PAGE = 50
 NODES = 200
 """Nodes of a conversation or a tree that one page shows, the newest."""
 FEW_NODES, LARGE_PAGE = 20, 1_000_000
-"""If so few nodes have more bytes than this, a page shows no others."""
+"""A page reads so few nodes first, and no more once they have more bytes than this."""
 MEANT = 200
 """Ids of each kind among which a mistyped one is looked for."""
 FORKS = 20
@@ -115,7 +115,7 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
     """Show one conversation, its turns, its queue, and why it does not go on."""
     handle = store.sessions.handle(session_id)
     at = _whole(query.get("at"))
-    view = await _newest(handle, at)
+    view, is_cut = await _newest(handle, at)
     meta = await handle.meta()
     try:
         why = await store.maintenance.explain_session(session_id)
@@ -138,6 +138,7 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
             "at": at,
             "blocks": blocks_of(nodes),
             "count": len(nodes),
+            "is_cut": is_cut,
             "roles": ROLES,
             "attachments": attachments.items,
             "parent": _parent(meta),
@@ -153,14 +154,24 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
     )
 
 
-async def _newest(handle: holdfast.Session, at: int | None) -> holdfast.sessions.SessionView | None:
-    """Return the conversation with its newest nodes: `NODES` of them, fewer if they are large."""
-    view = await handle.load(holdfast.sessions.ActivePath(last=FEW_NODES), at=at)
-    if view is None or len(view.graph.nodes) < FEW_NODES:
-        return view
-    payloads = [node.payload for node in view.graph.nodes]
-    size = sum(len(one if isinstance(one, bytes) else pretty(one)) for one in payloads)
-    return view if size > LARGE_PAGE else await handle.load(holdfast.sessions.ActivePath(last=NODES), at=at)
+async def _newest(handle: holdfast.Session, at: int | None) -> tuple[holdfast.sessions.SessionView | None, bool]:
+    """Return the conversation with its newest nodes, and whether there are older ones.
+
+    Reads twice as many nodes as before until they are large, there are `NODES` of them, or no others.
+    """
+    last = FEW_NODES
+    while True:
+        view = await handle.load(holdfast.sessions.ActivePath(last=last), at=at)
+        nodes = () if view is None else view.graph.nodes
+        if len(nodes) < last or nodes[0].parent is None:
+            return view, False
+        if last == NODES or sum(_size(node.payload) for node in nodes) > LARGE_PAGE:
+            return view, True
+        last = min(2 * last, NODES)
+
+
+def _size(payload: object) -> int:
+    return len(payload if isinstance(payload, bytes) else pretty(payload))
 
 
 def _parent(meta: holdfast.sessions.SessionMeta | None) -> str | None:
