@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import html
 import json
+import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -15,7 +17,7 @@ from starlette.testclient import TestClient
 from tests.inspector.conftest import HOST, HOSTILE, SESSION, TOKEN
 
 import holdfast
-from holdfast.inspector import inspector, pulse, searching, views
+from holdfast.inspector import conversation, inspector, pulse, searching, views
 from holdfast.inspector.app import PAGES
 from holdfast.inspector.source import Source
 
@@ -414,6 +416,21 @@ def test_sessions_are_filtered_by_their_state(url: str, client: Any, monkeypatch
     monkeypatch.setattr(searching, "STUCK_S", 0.0)
     assert "0 stuck among 0 sessions" in client.get("/sessions", params={"state": "stuck"}).text
     assert "later" in client.get("/sessions", params={"state": "<i>"}).text, "an unknown state is no filter"
+
+
+def test_a_diff_of_a_large_state_is_cut_before_it_is_computed() -> None:
+    chance = random.Random(1)
+    before, after = ([chance.randrange(150) for _ in range(30_000)] for _ in range(2))
+    begun_s = time.process_time()
+    ((name, lines),) = conversation.changes({"state": before}, {"state": after})
+    assert time.process_time() - begun_s < 1, "5 s if all lines are compared"
+    assert (name, len(lines)) == ("state", 200)
+
+
+def test_a_diff_shows_a_change_at_the_end_of_a_large_state() -> None:
+    before = list(range(30_000))
+    ((_, lines),) = conversation.changes({"state": before}, {"state": [*before[:-2], -1, before[-1]]})
+    assert lines == ["…", "   29996,", "   29997,", "-  29998,", "+  -1,", "   29999", " ]"]
 
 
 def test_a_parameter_may_have_any_name(writer: Any) -> None:

@@ -19,6 +19,11 @@ ROLES = ("user", "assistant", "system", "tool", "call", "result", "reasoning")
 OF_TOOLS = frozenset({"tool", "call", "result"})
 """Roles of what an assistant does with tools. A page folds what follows each other into one line."""
 MOST_TITLE = 100
+MOST_LINES = 200
+"""Lines of a diff that a page shows."""
+MOST_COMPARED = 500
+"""Lines that one diff compares, from the first that differs."""
+CONTEXT = 2
 
 
 class Entry(NamedTuple):
@@ -120,9 +125,24 @@ def changes(before: Mapping[str, object], after: Mapping[str, object]) -> list[t
     for name in sorted({*before, *after}):
         old, new = (_lines(each.get(name)) for each in (before, after))
         if old != new:
-            lines = difflib.unified_diff(old, new, "before", "after", lineterm="", n=2)
-            found.append((name, list(lines)[2:202]))
+            lines = difflib.unified_diff(*_differing(old, new), "before", "after", lineterm="", n=CONTEXT)
+            # The numbers of lines count from where the comparison began.
+            found.append((name, ["…" if line.startswith("@@") else line for line in lines][2 : 2 + MOST_LINES]))
     return found
+
+
+def _differing(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
+    """Return the lines that differ, with some around them, at most `MOST_COMPARED` of each.
+
+    The time that a comparison takes grows with the square of the lines.
+    """
+    alike = enumerate(zip(old, new, strict=False))
+    first = next((at for at, (one, other) in alike if one != other), min(len(old), len(new)))
+    begin = max(0, first - CONTEXT)
+    backwards = zip(reversed(old[first:]), reversed(new[first:]), strict=False)
+    same = next((at for at, (one, other) in enumerate(backwards) if one != other), min(len(old), len(new)) - first)
+    ends = [min(len(lines), len(lines) - same + CONTEXT, begin + MOST_COMPARED) for lines in (old, new)]
+    return old[begin : ends[0]], new[begin : ends[1]]
 
 
 def _lines(value: object) -> list[str]:
