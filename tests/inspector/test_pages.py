@@ -433,6 +433,28 @@ def test_a_diff_shows_a_change_at_the_end_of_a_large_state() -> None:
     assert lines == ["…", "   29996,", "   29997,", "-  29998,", "+  -1,", "   29999", " ]"]
 
 
+def test_a_long_tree_goes_on_and_calls_no_earlier_node_tombstoned(
+    url: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "NODES", 3)
+    nodes = [holdfast.Node(f"n{at}", parent=f"n{at - 1}" if at else None) for at in range(8)]
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("tall").commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf="n7")))
+    seen: list[tuple[str, str]] = []
+    place: str | None = "/tree?id=tall"
+    while place is not None:
+        page = client.get(place).text
+        assert "tombstoned" not in page
+        seen += re.findall(r'<li class="(\w+)">.*?>(n\d)</a>', page, re.DOTALL)
+        following = re.search(r'<a rel="next" href="([^"]+)">', page)
+        place = None if following is None else html.unescape(following[1])
+    assert seen == [
+        *[("earlier", "n4"), ("path", "n5"), ("path", "n6"), ("head", "n7")],
+        *[("earlier", "n1"), ("path", "n2"), ("path", "n3"), ("path", "n4")],
+        *[("path", "n0"), ("path", "n1")],
+    ]
+
+
 def test_a_parameter_may_have_any_name(writer: Any) -> None:
     assert writer.get("/session", params={"id": SESSION, "base": "1", "path": "2"}).status_code == 200
 

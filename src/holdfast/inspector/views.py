@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import holdfast
-from holdfast.cli.drawing import draw
+from holdfast.cli.drawing import Drawn, draw
 from holdfast.cli.ids import beginnings, likely
 from holdfast.cli.terminal import gist
-from holdfast.inspector.conversation import MOST_TEXT, ROLES, blocks_of, changes, entry_of, pretty
+from holdfast.inspector.conversation import MOST_TEXT, ROLES, Entry, blocks_of, changes, entry_of, pretty
 from holdfast.inspector.pulse import Pulse
 from holdfast.inspector.searching import (
     ACTIVE_MS,
@@ -202,10 +202,19 @@ async def tree(store: holdfast.Store, session_id: str, query: Query) -> View:
     view = await handle.load(holdfast.sessions.ActivePath(last=0), at=at)
     if view is None:
         raise Missing(session_id)
-    page = await handle.nodes(at=at, limit=NODES, newest_first=True)
+    after, leaf = query.get("after") or None, query.get("leaf") or view.graph.leaf
+    page = await handle.nodes(at=at, after=after, limit=NODES, newest_first=True)
     nodes = list(reversed(page.items))
-    drawn = draw(nodes, view.graph.leaf, unicode=True)
-    lines = [(line, None if line.node is None else entry_of(line.node)) for line in drawn]
+    is_here = after is None or any(one.id == leaf for one in nodes)
+    lines: list[tuple[Drawn, Entry | None]] = []
+    for line in draw(nodes, leaf if is_here else None, unicode=True):
+        mark = line.mark
+        if mark == "head" and after is not None:
+            mark = "path"  # the active path goes on from here to newer nodes
+        elif mark == "tombstone" and page.next is not None and await handle.load_node(line.node_id) is not None:
+            mark = "earlier"
+        lines.append((line._replace(mark=mark), None if line.node is None else entry_of(line.node)))
+    top = _top_of_path(nodes, leaf) if is_here else leaf
     return View(
         "tree.html",
         f"{session_id}: tree",
@@ -213,11 +222,21 @@ async def tree(store: holdfast.Store, session_id: str, query: Query) -> View:
             "session_id": session_id,
             "lines": lines,
             "view": view,
-            "is_cut": page.next is not None,
+            "next": page.next,
+            "top": top,
+            "is_older": after is not None,
             "at": at,
             "forks": await _forks(store, session_id),
         },
     )
+
+
+def _top_of_path(nodes: Sequence[holdfast.Node], leaf: str | None) -> str | None:
+    """Return the first node of the active path that is not among these."""
+    parents = {one.id: one.parent for one in nodes}
+    while leaf in parents:
+        leaf = parents[leaf]
+    return leaf
 
 
 async def _forks(store: holdfast.Store, session_id: str) -> dict[str, list[str]]:
