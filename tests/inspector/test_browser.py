@@ -150,6 +150,19 @@ def test_a_person_who_reads_is_not_disturbed(address: str, browser: Any, url: st
     browser.wait("document.querySelectorAll('.role-user').length === 4", PATIENCE_S)
 
 
+def test_a_page_on_which_only_ages_grow_is_not_sent_again(address: str, browser: Any) -> None:
+    browser.go(address)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    browser.go(f"{address.partition('/?')[0]}/session?id={quote(SESSION, safe='')}")
+    browser.wait(LIVE, PATIENCE_S)
+    browser.value("document.querySelector('h1').dataset.kept = 'yes'")
+    age = "document.querySelector('.causes .age').textContent"
+    before = browser.value(age)
+    time.sleep(3 * LOOK_EVERY_S)
+    assert browser.value("document.querySelector('h1').dataset.kept") == "yes"
+    assert browser.value(age) != before, "the script counts on"
+
+
 def test_a_remedy_keeps_its_place_when_the_page_changes(address: str, browser: Any, url: str) -> None:
     """The focus stays on the same remedy, and nothing moves while a person is about to confirm one."""
 

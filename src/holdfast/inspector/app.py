@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -49,6 +50,8 @@ UNAVAILABLE: Final = 503
 DONE: Final = {"yes": "Done.", "no": "There was nothing to do: it has changed meanwhile."}
 """The sentence of a page after a remedy, by the word in its address."""
 MOST_FIELDS: Final = 20
+AGE: Final = re.compile('<span class="age" data-age="[0-9-]+">[^<]*</span>')
+"""An age in a page. It grows by itself: a page is not sent again for it."""
 PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 View = Callable[[holdfast.Store, views.Query], Awaitable[views.View]]
@@ -207,9 +210,9 @@ class Pages:
                     # The page keeps what it shows, and says why that is old.
                     yield _event(main, "away")
                     sent, silent_s = "", 0.0
-                elif main != sent:
+                elif (shown := AGE.sub("", main)) != sent:
                     yield _event(main)
-                    sent, silent_s = main, 0.0
+                    sent, silent_s = shown, 0.0
                 elif silent_s >= BEAT_EVERY_S:
                     yield ": alive\n\n"
                     silent_s = 0.0

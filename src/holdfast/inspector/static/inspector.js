@@ -5,6 +5,8 @@ const notice = document.getElementById("notice");
 const state = document.getElementById("live");
 const said = state.textContent;
 let waiting = null;
+let shownAt = performance.now();
+let arrivedAt = shownAt;
 
 // A person who types, is about to confirm, or has marked text to copy is not disturbed: the newest part waits.
 function isBusy() {
@@ -28,6 +30,7 @@ function show(html) {
   const active = document.activeElement;
   const focused = active && active !== main && main.contains(active) ? nameOf(active) : null;
   main.innerHTML = html;
+  shownAt = arrivedAt;
   main.querySelectorAll("details").forEach((one) => { if (open.has(one.dataset.key)) one.open = true; });
   main.querySelectorAll("pre, table").forEach((one, at) => {
     if (scrolled[at]) [one.scrollLeft, one.scrollTop] = scrolled[at];
@@ -38,6 +41,25 @@ function show(html) {
   }
 }
 
+// Ages grow without a word from the server. Written like `holdfast.cli.terminal.length`.
+function lengthOf(seconds) {
+  const [day, hour] = [86400, 3600];
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < hour) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  if (seconds < day) return `${Math.floor(seconds / hour)} h ${Math.floor((seconds % hour) / 60)} min`;
+  return `${Math.floor(seconds / day)} d ${Math.floor((seconds % day) / hour)} h`;
+}
+
+function grow() {
+  if (isBusy()) return;
+  const passed = performance.now() - shownAt;
+  main.querySelectorAll(".age").forEach((one) => {
+    const text = lengthOf(Math.max(0, Math.floor((Number(one.dataset.age) + passed) / 1000)));
+    if (one.textContent !== text) one.textContent = text;
+  });
+}
+setInterval(grow, 1000);
+
 function catchUp() { if (waiting !== null) show(waiting); }
 document.addEventListener("selectionchange", catchUp);
 main.addEventListener("focusout", () => setTimeout(catchUp));
@@ -46,6 +68,7 @@ main.addEventListener("toggle", catchUp, true);
 if (document.body.dataset.live) {
   const source = new EventSource(document.body.dataset.live);
   source.addEventListener("main", (event) => {
+    arrivedAt = performance.now();
     show(event.data);
     if (notice.dataset.away) { notice.textContent = ""; delete notice.dataset.away; }
     state.textContent = `${said} · live`;
