@@ -19,6 +19,13 @@ from holdfast.store.kind_limits import KindLimits
 CLAIM_TTL_MS = 900_000
 
 
+BATCH = "batch %(batch_id)r of session %(session_id)r"
+
+
+def _log_remedy(message: str, session_id: str, batch_id: str) -> None:
+    log_event("remedy", WARNING, message, session_id=session_id, batch_id=batch_id)
+
+
 class PoolQueue(KindLimits):
     """The part of the queue that is not bound to one session."""
 
@@ -209,7 +216,10 @@ class PoolQueue(KindLimits):
         """
         session = self._context.identifier("session_id", session_id)
         batch = self._context.identifier("batch_id", batch_id)
-        return await self._context.backend.write(lambda tx: settlement.retry(tx, session, batch))
+        retried = await self._context.backend.write(lambda tx: settlement.retry(tx, session, batch))
+        if retried is not None:
+            _log_remedy(f"{BATCH} was put back to be retried", session, batch)
+        return retried
 
     async def drop(self, session_id: str, batch_id: str) -> WorkBatch | None:
         """Take a dead batch off the dead letters; None if there is none. It is then cancelled, so its key stays used.
@@ -221,7 +231,10 @@ class PoolQueue(KindLimits):
         """
         session = self._context.identifier("session_id", session_id)
         batch = self._context.identifier("batch_id", batch_id)
-        return await self._context.backend.write(lambda tx: settlement.drop(tx, session, batch))
+        dropped = await self._context.backend.write(lambda tx: settlement.drop(tx, session, batch))
+        if dropped is not None:
+            _log_remedy(f"{BATCH} was dropped", session, batch)
+        return dropped
 
     async def release(self, session_id: str, batch_id: str) -> tuple[WorkBatch, ...]:
         """End the claim on a batch without its token, as if its time were over. Return the batches of the claim.
@@ -237,7 +250,7 @@ class PoolQueue(KindLimits):
         batch = self._context.identifier("batch_id", batch_id)
         released = await self._context.backend.write(lambda tx: settlement.release(tx, session, batch))
         if released:
-            log_event("remedy", WARNING, "the claim on %(count)s batches was released", count=len(released))
+            _log_remedy(f"the claim on {BATCH} was released", session, batch)
         return released
 
     async def wait_settled(self, session_id: str, batch_id: str, *, timeout_ms: int) -> WorkBatch:
