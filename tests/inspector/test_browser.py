@@ -67,7 +67,7 @@ def test_a_session_is_live_and_healed_by_its_button(address: str, browser: Any, 
     with holdfast.open_blocking(url) as store, store.sessions.handle(SESSION).turn("turn-3") as turn:
         turn.add({"role": "user", "content": "a third question"})
     browser.wait("document.querySelectorAll('.role-user').length === 3", PATIENCE_S)
-    browser.value("[...document.querySelectorAll('summary')].find((one) => one.textContent === 'Do it').click()")
+    browser.value("[...document.querySelectorAll('summary')].find((one) => one.textContent === 'Retry').click()")
     browser.value("[...document.querySelectorAll('button')].find((one) => one.textContent === 'Yes, retry it').click()")
     browser.wait("document.getElementById('notice')?.textContent === 'Done.'", PATIENCE_S)
     browser.wait("!location.search.includes('done')", PATIENCE_S)

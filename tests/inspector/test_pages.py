@@ -144,9 +144,25 @@ def test_metrics_have_the_openmetrics_form(client: Any) -> None:
 
 
 def test_a_remedy_is_offered_only_if_writes_are_allowed(client: Any, writer: Any) -> None:
-    assert "Do it" not in client.get("/session", params={"id": SESSION}).text
+    assert 'action="/remedy"' not in client.get("/session", params={"id": SESSION}).text
     assert "<button>Yes, retry it</button>" in writer.get("/session", params={"id": SESSION}).text, "it asks first"
-    assert "<button>Do it</button>" in writer.get("/queue").text
+    assert '<button aria-label="Resume mail &lt;i&gt;">Resume</button>' in writer.get("/queue").text, "it names its id"
+
+
+def test_a_signal_is_sent_with_its_payload_after_a_question(url: str, writer: Any) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.processes.start("approval", id="asking")
+        claim = store.processes.claim_next(owner_id="w1", kinds=["approval"])
+        assert claim is not None
+        store.processes.suspend(claim.lease, seen=0, wait=holdfast.processes.SignalWait("approve", ordinal=1))
+        page = writer.get("/process", params={"id": "asking"}).text
+        assert "Yes, signal it</button>" in page
+        assert '<input name="payload"' in page
+        form = {"words": json.dumps(["processes", "signal", "asking", "approve"]), "back": "/"}
+        refused = writer.post("/remedy", data={**form, "payload": "{by"})
+        assert (refused.status_code, "payload" in refused.text) == (400, True)
+        assert writer.post("/remedy", data={**form, "payload": '{"by": "ada"}'}).status_code == 200
+        assert [one.payload for one in store.events.recent("asking")][-1] == {"by": "ada"}
 
 
 def test_the_remedy_of_a_page_heals(url: str, writer: Any) -> None:

@@ -249,7 +249,7 @@ class Pages:
         path, _, asked = str(form.get("back", "")).partition("?")
         base = request.scope.get("root_path", "")
         try:
-            done = await carry_out(await self._source.store(), words)
+            done = await carry_out(await self._source.store(), words, str(form.get("payload", "")))
         except holdfast.HoldfastError as error:
             notice = _notice("Nothing was done", str(error))
             main = self._templates.get_template(notice.template).render(notice.facts)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 import holdfast
 
 Remedy = Callable[[holdfast.Store, Sequence[str]], Awaitable[object]]
@@ -29,8 +31,8 @@ REMEDIES: dict[tuple[str, str], tuple[int, Remedy]] = {
     ("leases", "release"): (2, _release_lease),
 }
 """The function of each remedy, and the number of its arguments."""
-ASKED: frozenset[str] = frozenset({"release", "retry", "drop", "redeliver"})
-"""Verbs of remedies that ask first, as they do on the command line."""
+ASKED: frozenset[str] = frozenset({"release", "retry", "drop", "redeliver", "signal"})
+"""Verbs of remedies that ask first: what they do cannot be undone."""
 
 
 def is_offered(words: Sequence[str]) -> bool:
@@ -44,9 +46,15 @@ def is_asked(words: Sequence[str]) -> bool:
     return words[1] in ASKED
 
 
-async def carry_out(store: holdfast.Store, words: Sequence[str]) -> bool:
-    """Carry out a remedy. Return False if there was nothing to do."""
+async def carry_out(store: holdfast.Store, words: Sequence[str], payload: str = "") -> bool:
+    """Carry out a remedy, a signal with its payload as JSON. Return False if there was nothing to do."""
     if not is_offered(words):
         raise holdfast.InvalidRequest("remedy", "is not one that a page offers: use the command line")
+    if payload.strip() and words[1] == "signal":
+        try:
+            said = msgspec.json.decode(payload)
+        except ValueError as error:
+            raise holdfast.InvalidRequest("payload", f"is not JSON: {error}") from None
+        return bool(await store.events.signal(words[2], words[3], said))
     _, remedy = REMEDIES[words[0], words[1]]
     return bool(await remedy(store, words[2:]))
