@@ -13,11 +13,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 from tests.inspector.conftest import HOST, HOSTILE, SESSION, TOKEN
 
 import holdfast
-from holdfast.inspector import conversation, inspector, pulse, searching, views
+from holdfast.inspector import app, conversation, inspector, pulse, searching, views
 from holdfast.inspector.app import PAGES
 from holdfast.inspector.source import Source
 
@@ -469,6 +470,26 @@ def test_a_long_tree_goes_on_and_calls_no_earlier_node_tombstoned(
         *[("earlier", "n1"), ("path", "n2"), ("path", "n3"), ("path", "n4")],
         *[("path", "n0"), ("path", "n1")],
     ]
+
+
+def test_a_stream_says_once_that_the_database_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(app, "BEAT_EVERY_S", 0.05)
+
+    async def told() -> list[str]:
+        pages = app.Pages(Source(str(tmp_path / "none.db"), None, None), allow_writes=False)
+
+        async def receive() -> dict[str, Any]:
+            return await asyncio.Event().wait()  # type: ignore[return-value]  # never
+
+        scope = {"type": "http", "query_string": b"path=/queue", "headers": [], "root_path": ""}
+        answer: Any = await pages.live(Request(scope, receive))
+        stream = answer.body_iterator
+        return [await anext(stream) for _ in range(3)]
+
+    said = asyncio.run(told())
+    assert said[0].startswith("event: away\n")
+    assert said[1:] == [": alive\n\n", ": alive\n\n"]
 
 
 def test_a_parameter_may_have_any_name(writer: Any) -> None:

@@ -203,15 +203,14 @@ class Pages:
         pause_s = SEARCH_EVERY_S if query.get("text") or query.get("said") else LOOK_EVERY_S
 
         async def stream() -> AsyncGenerator[str]:
-            sent, silent_s = "", 0.0
+            sent, silent_s = ("", ""), 0.0
             while not await request.is_disconnected():
                 _, main, status = await self._main(path, query, base)
-                if status == UNAVAILABLE:
-                    # The page keeps what it shows, and says why that is old.
-                    yield _event(main, "away")
-                    sent, silent_s = "", 0.0
-                elif (shown := AGE.sub("", main)) != sent:
-                    yield _event(main)
+                # While the store is away, the page keeps what it shows, and says why that is old.
+                name = "away" if status == UNAVAILABLE else "main"
+                shown = name, AGE.sub("", main)
+                if shown != sent:
+                    yield _event(main, name)
                     sent, silent_s = shown, 0.0
                 elif silent_s >= BEAT_EVERY_S:
                     yield ": alive\n\n"
@@ -296,6 +295,6 @@ def _link(base: str, path: str, /, **query: Any) -> str:
     return f"{base}{path}?{urlencode(named)}" if named else f"{base}{path}"
 
 
-def _event(html: str, name: str = "main") -> str:
+def _event(html: str, name: str) -> str:
     lines = html.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join([f"event: {name}", *(f"data: {line}" for line in lines), "", ""])
