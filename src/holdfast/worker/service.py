@@ -242,9 +242,9 @@ def ending_signals(stop: Callable[[], None]) -> Generator[None]:
         with suppress(NotImplementedError):
             for number in numbers:
                 loop.remove_signal_handler(number)
-        for number, handler in before.items():
-            if handler is not None:  # one that was not installed by Python
-                signal.signal(number, handler)
+        for number in numbers:
+            if before[number] is not None:  # one that was not installed by Python
+                signal.signal(number, before[number])
 
 
 _replaced: dict[int, Any] = {}

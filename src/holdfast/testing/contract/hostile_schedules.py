@@ -102,6 +102,7 @@ SCHEDULES = [
         lambda _: {"reserved_until_ms": 1, "runs_only": False, "limit": 1},
         f"reserved_until_ms:whole runs_only:flag {PAGE}",
     ),
+    Call("triggers.failed", lambda _: {"limit": 1}, PAGE),
     Call("triggers.redeliver", redelivered, "process_id:id"),
     Call("maintenance.explain_schedule", named(), "name:id"),
     Call("triggers.wait_undelivered", undelivered, "timeout_ms:timeout"),

@@ -199,6 +199,7 @@ READS: dict[str, Call] = {
     "triggers.list": lambda store: store.triggers.list(),
     "triggers.source_key": lambda store: store.triggers.source_key("cron"),
     "triggers.undelivered": lambda store: store.triggers.undelivered(),
+    "triggers.failed": lambda store: store.triggers.failed(),
     "triggers.occurrences": lambda store: store.triggers.occurrences(),
     "triggers.deliveries": lambda store: store.triggers.deliveries(_occurrence(store).occurrence_id),
     "schedules.get": lambda store: store.schedules.get("nightly"),
