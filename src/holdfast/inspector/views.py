@@ -162,7 +162,9 @@ async def _newest(handle: holdfast.Session, at: int | None) -> tuple[holdfast.se
     last = FEW_NODES
     while True:
         view = await handle.load(holdfast.sessions.ActivePath(last=last), at=at)
-        nodes = () if view is None else view.graph.nodes
+        if view is None:
+            return None, False
+        nodes = view.graph.nodes
         if len(nodes) < last or nodes[0].parent is None:
             return view, False
         if last == NODES or sum(_size(node.payload) for node in nodes) > LARGE_PAGE:
