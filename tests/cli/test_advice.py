@@ -146,6 +146,8 @@ def test_what_is_said_instead_is_taken_by_a_command() -> None:
         (["queue", "list", "--session", " "], "--session: "),
         (["triggers", "list", "--source-type", ""], "--source-type: "),
         (["triggers", "list", "--undelivered", "--session", "chat"], "leave out --session"),
+        (["triggers", "list", "--failed", "--source-key", "daily"], "--failed lists deliveries of every subscription"),
+        (["triggers", "list", "--failed", "--undelivered"], "name one of them"),
         (["tail", "--process", "build", "--interval", "1s"], "--interval"),
         (["tail", "--process", "build", "--from-start", "--since", "1h"], "--from-start and --since"),
         (["schema", "--patience", "1s"], "schema does not take --patience: see holdfast schema --help"),

@@ -793,6 +793,19 @@ def test_doctor_names_what_is_dangerous_and_what_waits(on: Any, filled: Any, url
     assert f"holdfast why {process_id} --url " in text.out
 
 
+def test_deliveries_that_failed_are_listed_with_their_error(on: Any, url: str) -> None:
+    target = holdfast.processes.Run("report")
+    with holdfast.open_blocking(url) as store:
+        store.triggers.subscribe(
+            holdfast.triggers.SubscriptionDraft(source_type="cron", source_key="failing", target=target)
+        )
+        (delivery,) = store.triggers.emit("cron", "failing", idempotency_key="1").deliveries
+        store.triggers.mark_failed(delivery, "the payload does not fit")
+    (listed,) = on("triggers", "list", "--failed", "--json").json["items"]
+    assert (listed["process_id"], listed["failure"]) == (delivery.process_id, "the payload does not fit")
+    assert "the payload does not fit" in on("triggers", "list", "--failed").out
+
+
 def test_doctor_says_that_a_schema_is_behind(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "older.db"
     run("init", "--url", file)
