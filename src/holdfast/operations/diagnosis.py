@@ -47,10 +47,11 @@ async def _held_by_dead(tx: Transaction) -> tuple[list[str], list[int], list[str
         if worker.expires_at_ms > tx.now_ms:
             continue
         claims = await tx.claims_of_owner(worker.worker_id, tx.now_ms, NAMED)
+        held = await tx.leases_of_owner("session", worker.worker_id, tx.now_ms, NAMED)
         leases = await tx.leases_of_owner("process", worker.worker_id, tx.now_ms, NAMED)
-        if claims or leases:
+        if claims or held or leases:
             dead.append(worker.worker_id)
-            sessions += [session_key for session_key, _ in claims]
+            sessions += [*(session_key for session_key, _ in claims), *(int(key) for key in held if key.isdecimal())]
             runs += leases
     return dead, sessions, runs
 

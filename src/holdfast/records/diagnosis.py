@@ -89,7 +89,7 @@ class StuckItems(Record, frozen=True, kw_only=True):
     dead_letters: tuple[str, ...] = ()
     """Sessions with work that failed at its last attempt."""
     claimed_by_dead: tuple[str, ...] = ()
-    """Sessions whose work a worker has claimed that no longer reports."""
+    """Sessions of which a worker that no longer reports holds work or the lease."""
     run_by_dead: tuple[str, ...] = ()
     """Runs that such a worker holds."""
     dead_workers: tuple[str, ...] = ()

@@ -390,6 +390,16 @@ class ExplanationContract(Contract):
             "unclaimed-runs": ("r2",),
         }
 
+    def test_a_diagnosis_names_a_session_whose_lease_a_dead_worker_holds(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        report(store, ttl_ms=1_000)
+        store.sessions.create("chat")
+        store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=HOUR_MS)
+        assert named(store) == {}
+        clock.advance(2_000)
+        assert named(store) == {"dead-workers": ("chat",)}
+
     # Bad input.
 
     def test_names_of_what_does_not_exist_are_refused(self, store: BlockingStore, bench: Bench) -> None:
