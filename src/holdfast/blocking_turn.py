@@ -52,7 +52,7 @@ class Turn(Facet):
 
     @property
     def input(self) -> Any:
-        """The first payload of the claim."""
+        """The first payload of the claim, None if it has none."""
         return self._turn.input
 
     @property

@@ -54,6 +54,17 @@ def test_a_turn_that_cannot_be_stored_names_the_call_and_is_a_dead_letter(
     assert store.sessions.handle("chat").messages() == []
 
 
+def test_work_without_a_payload_has_none(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    seen: list[Any] = []
+    worker.turn(lambda turn: seen.append(turn.input), retry=ONCE)
+    worker.job("mail", retry=ONCE)(lambda job: seen.append(job.payload))
+    for kind in ("turn", "mail"):
+        store.queue.enqueue(holdfast.WorkDraft(session_id=kind, payloads=[], kind=kind))
+    worker.run(until_idle=True)
+    assert seen == [None, None]
+
+
 @pytest.mark.parametrize("shape", ["turn", "job", "process"])
 def test_a_handler_that_cannot_take_its_work_is_refused_at_once(url: str, shape: str) -> None:
     worker = Worker(url)

@@ -88,10 +88,10 @@ class TurnValues:
 
     @property
     def input(self) -> Any:
-        """The first payload of the claim."""
+        """The first payload of the claim, None if it has none."""
         if self.claim is None:
             raise InvalidRequest("turn.input", "there is none: pass `claim=` to session.turn(...), or run a worker")
-        return self.inputs[0]
+        return self.inputs[0] if self.inputs else None
 
     @property
     def ended(self) -> RunEnded | None:

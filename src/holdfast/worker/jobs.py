@@ -37,8 +37,8 @@ class Job:
 
     @property
     def payload(self) -> Any:
-        """The first payload of the job."""
-        return self.batch.items[0].payload
+        """The first payload of the job, None if it has none."""
+        return self.batch.items[0].payload if self.batch.items else None
 
     @property
     def payloads(self) -> list[Any]:
