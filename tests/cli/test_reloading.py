@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli.reloading import changed, python_files, snapshot
+from holdfast.cli.reloading import Reloader, changed, python_files, snapshot
 
 WAIT_MS = 30_000
 
@@ -67,6 +68,32 @@ def test_a_change_starts_the_worker_anew(tmp_path: Path) -> None:
         app.write_text(APP.format(version="mended"))
         assert answered(store) == "mended"
     assert process.returncode == 0
+
+
+def test_a_closed_terminal_ends_the_worker_too(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP.format(version="first"))
+    with holdfast.open_blocking(tmp_path / "agent.db") as store, reloading(tmp_path) as process:
+        assert answered(store) == "first"
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(WAIT_MS / 1000) == 0
+        assert list(store.workers.list()) == []
+
+
+def test_a_second_stop_kills_a_child_that_does_not_end(tmp_path: Path) -> None:
+    told: list[str] = []
+    stubborn = "import signal, pathlib; signal.signal(signal.SIGTERM, signal.SIG_IGN); pathlib.Path('ready').touch(); "
+    command = [sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r}); {stubborn} signal.pause()"]
+    reloader = Reloader(command, tmp_path, told.append)
+    codes: list[int] = []
+    running = threading.Thread(target=lambda: codes.append(reloader.run()))
+    running.start()
+    deadline_s = time.monotonic() + WAIT_MS / 1000
+    while not (tmp_path / "ready").exists() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    reloader.stop()
+    reloader.stop()
+    running.join(WAIT_MS / 1000)
+    assert codes == [-signal.SIGKILL]
 
 
 def test_files_that_are_not_of_the_program_are_not_watched(tmp_path: Path) -> None:

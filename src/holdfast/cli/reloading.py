@@ -63,9 +63,11 @@ class Reloader:
         self._folder = folder
         self._tell = tell
         self._stopping = threading.Event()
+        self._stops = 0
 
     def stop(self) -> None:
-        """End the child, and then the reloader."""
+        """End the child, and then the reloader. The second call kills a child that has not ended."""
+        self._stops += 1
         self._stopping.set()
 
     def run(self) -> int:
@@ -102,27 +104,27 @@ class Reloader:
         return None
 
     def _end(self, child: subprocess.Popen[bytes]) -> int:
-        """Let the child finish its calls. A second signal to stop ends it at once."""
+        """Let the child finish its calls. A second signal to stop kills it."""
         if child.poll() is None:
             child.terminate()
-        was_told = self._stopping.is_set()
         while True:
             try:
                 return child.wait(LOOK_EVERY_S)
             except subprocess.TimeoutExpired:
-                if self._stopping.is_set() and not was_told:
-                    child.terminate()
-                    was_told = True
+                if self._stops > 1:
+                    child.kill()
 
 
 def run(place: str, tell: Callable[[str], None]) -> int:
-    """Run `holdfast worker PLACE` in a child process until SIGTERM or Ctrl-C, anew after each change."""
+    """Run `holdfast worker PLACE` in a child process until SIGTERM, SIGHUP or Ctrl-C, anew after each change."""
     reloader = Reloader([sys.executable, "-m", "holdfast", "worker", place], Path.cwd(), tell)
 
     def stop(*_: object) -> None:
         reloader.stop()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    # A closed terminal sends SIGHUP to this process alone: the child has a session of its own.
+    names = [name for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, stop) for number in (signal.Signals[name] for name in names)}
     try:
         return reloader.run()
     finally:
