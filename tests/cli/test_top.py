@@ -67,6 +67,15 @@ def test_a_picture_fits_the_terminal_and_is_whole_without_one(file: Path, width:
     assert whole.count("a-kind-with-a-long-name") == 15
 
 
+def test_the_id_of_a_worker_is_whole_where_it_fits() -> None:
+    worker = "worker@node-7.example.internal:7000:abcdef12"
+    with holdfast.open_blocking("memory:") as store:
+        store.workers.heartbeat(WorkerInfo(worker, host="h", pid=7, kinds=("turn", "mail") * 20), ttl_ms=60_000)
+        lines = [text_of(line) for line in frame(Looks(store).look(), 2_000, 80, 24)]
+    assert any(line.startswith(f"{worker} ") for line in lines)
+    assert max(map(columns_of, lines)) <= 80
+
+
 def test_letters_that_take_two_columns_keep_the_table_straight() -> None:
     with holdfast.open_blocking("memory:") as store:
         for kind in ("会話の要約" * 12, "mail"):

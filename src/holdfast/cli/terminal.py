@@ -25,7 +25,21 @@ TICK_S = 0.5
 CELL_CHARACTERS = 48
 LEAST_CELL = 8
 OF_IDS = frozenset(
-    {"attachment", "batch", "handle", "kind", "process", "schedule", "session", "subscription", "turn", "worker"}
+    {
+        "attachment",
+        "batch",
+        "handle",
+        "held by",
+        "kind",
+        "leaf",
+        "process",
+        "registrant",
+        "schedule",
+        "session",
+        "subscription",
+        "turn",
+        "worker",
+    }
 )
 """Titles of columns that are never cut: their cells are pasted into other commands."""
 GAP = "  "

@@ -220,7 +220,7 @@ def _workers(picture: Picture, calls: int, width: int | None) -> list[list[Part]
         for one in picture.workers
     ]
     titles = (f"workers {len(rows)}, calls {calls}", "calls", "report", "kinds")
-    lines = _table(titles, rows, width)
+    lines = _table(titles, rows, width, may_lose_last=True)
     return lines if rows else [*lines, [("none is alive: start one with `holdfast worker`", "yellow")]]
 
 
@@ -234,12 +234,18 @@ def _attention(picture: Picture, width: int | None) -> list[list[Part]]:
     return lines if picture.concerns else [*lines, [("nothing", "dim")]]
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[list[Part]]:
-    """Return a table whose first column gives way to the others, and whose last one is cut at the end."""
+def _table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, *, may_lose_last: bool = False
+) -> list[list[Part]]:
+    """Return a table whose first column gives way to the others, and whose last one is cut at the end.
+
+    If the last one may be lost, the first leaves it no room: ids are pasted.
+    """
     texts = [[cell(text) for text in row] for row in rows]
     widths = [max(map(columns_of, column)) for column in zip(titles, *texts, strict=True)]
     if width is not None:
-        others = sum(widths[1:-1]) + 2 * (len(widths) - 1) + min(widths[-1], max(12, width // 4))
+        last = 0 if may_lose_last else min(widths[-1], max(12, width // 4))
+        others = sum(widths[1:-1]) + 2 * (len(widths) - 1) + last
         widths[0] = min(widths[0], max(len(titles[0]), width - others))
     lines: list[list[Part]] = [[(line, "bold")] for line in _rows([titles], widths, width)]
     lines.extend([line] for line in _rows(texts, widths, width))
