@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
@@ -20,6 +21,7 @@ from tests.inspector.conftest import HOST, HOSTILE, SESSION, TOKEN
 import holdfast
 from holdfast.inspector import app, conversation, inspector, pulse, searching, views
 from holdfast.inspector.app import PAGES
+from holdfast.inspector.conversation import blocks_of
 from holdfast.inspector.source import Source
 
 ADDRESSES: dict[str, dict[str, str]] = {
@@ -58,6 +60,50 @@ def test_a_session_reads_like_a_conversation(client: Any) -> None:
     assert "revision 2 · 4 nodes" in text
     assert "&#34;turn&#34;: 2" in text, "the state, and what the turn changed"
     assert "fork" in text
+
+
+AS_STORED: dict[str, tuple[str, Any, list[tuple[str, str]]]] = {
+    "pydantic ai, request": (
+        "pydantic-ai.message",
+        {
+            "parts": [
+                {"part_kind": "system-prompt", "content": "Be kind"},
+                {"part_kind": "user-prompt", "content": "What now?"},
+            ]
+        },
+        [("system", "Be kind"), ("user", "What now?")],
+    ),
+    "pydantic ai, response": (
+        "pydantic-ai.message",
+        {"parts": [{"part_kind": "thinking", "content": "hm"}, {"part_kind": "text", "content": "Tea"}]},
+        [("reasoning", "hm"), ("assistant", "Tea")],
+    ),
+    "adk, user": ("adk.event", {"author": "user", "content": {"parts": [{"text": "hi"}]}}, [("user", "hi")]),
+    "adk, agent": (
+        "adk.event",
+        {"author": "helper", "content": {"parts": [{"text": "call me"}]}},
+        [("assistant", "call me")],
+    ),
+    "adk, call": (
+        "adk.event",
+        {"author": "helper", "content": {"parts": [{"function_call": {"name": "weather", "args": {}}}]}},
+        [("call", "call weather()")],
+    ),
+    "a2a": ("a2a.message", {"role": "ROLE_AGENT", "parts": [{"text": "done"}]}, [("assistant", "done")]),
+    "langgraph": (
+        "langgraph.write",
+        b'{"channel":"messages","type":"msgpack"}\n' + msgspec.msgpack.encode([{"type": "ai", "content": "hello"}]),
+        [("assistant", "hello")],
+    ),
+    "openai agents": ("openai-agents.item", {"role": "user", "content": "hi"}, [("user", "hi")]),
+}
+
+
+@pytest.mark.parametrize("name", AS_STORED)
+def test_what_an_adapter_stored_reads_like_a_conversation(name: str) -> None:
+    kind, payload, shown = AS_STORED[name]
+    blocks = blocks_of([holdfast.Node("n", kind=kind, payload=payload)])
+    assert [(entry.role, entry.text) for block in blocks for entry in block.entries] == shown
 
 
 def test_time_travel_shows_the_session_as_it_was(client: Any) -> None:

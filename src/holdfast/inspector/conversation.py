@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -18,6 +19,10 @@ MOST_TEXT = 4_000
 ROLES = ("user", "assistant", "system", "tool", "call", "result", "reasoning")
 OF_TOOLS = frozenset({"tool", "call", "result"})
 """Roles of what an assistant does with tools. A page folds what follows each other into one line."""
+SPEAKERS = {"agent": "assistant", "ai": "assistant", "model": "assistant", "human": "user"}
+"""Names that frameworks have for roles."""
+PARTED = "pydantic-ai.message"
+OF_TOOL = re.compile(r"(call|result) (?:\S+\(|of \S+: )")
 MOST_TITLE = 100
 MOST_LINES = 200
 """Lines of a diff that a page shows."""
@@ -49,14 +54,22 @@ class Block(NamedTuple):
 def blocks_of(nodes: Iterable[holdfast.Node]) -> list[Block]:
     """Return nodes as blocks, in their order."""
     blocks: list[Block] = []
-    for node in nodes:
-        entry = entry_of(node)
+    for entry in (entry for node in nodes for entry in _entries(node)):
         is_tool = entry.role in OF_TOOLS
         if is_tool and blocks and blocks[-1].tools:
             blocks[-1].entries.append(entry)
         else:
             blocks.append(Block(is_tool, clipped(" ".join(entry.text.split()), MOST_TITLE), [entry]))
     return blocks
+
+
+def _entries(node: holdfast.Node) -> list[Entry]:
+    """Return a node as it is shown, a message of several parts part by part: each has its speaker."""
+    parts: Any = node.payload.get("parts") if node.kind == PARTED and isinstance(node.payload, dict) else None
+    if not isinstance(parts, list):
+        return [entry_of(node)]
+    alone = [msgspec.structs.replace(node, payload={"parts": [one]}) for one in cast("Any", parts)[:MOST_PARTS]]
+    return [entry_of(one) for one in alone] or [entry_of(node)]
 
 
 def entry_of(node: holdfast.Node) -> Entry:
@@ -78,9 +91,7 @@ def _message(node: holdfast.Node) -> tuple[str, str]:
     renderer = RENDERERS.get(node.kind)
     line = None if renderer is None else renderer(node.payload)
     if line is not None:
-        first, _, rest = line.partition(" ")
-        role = first.rstrip(":")
-        return (role, rest if first.endswith(":") else line) if role in ROLES else (node.kind, line)
+        return _spoken(node.kind, line)
     payload: Any = node.payload
     if isinstance(payload, str):
         return node.kind, payload
@@ -96,6 +107,24 @@ def _message(node: holdfast.Node) -> tuple[str, str]:
     if content is not None and len(fields) == 1:
         return node.kind, text_of(content)
     return node.kind, pretty(node.payload)
+
+
+def _spoken(kind: str, line: str) -> tuple[str, str]:
+    """Return the role and the text of a line of a renderer, the kind as the role if it names none of `ROLES`."""
+    speaker, mark, said = line.partition(": ")
+    role = SPEAKERS.get(speaker, speaker)
+    if mark and role in ROLES:
+        return role, said
+    word = line.partition(" ")[0]
+    if word in ROLES:
+        return word, line
+    if mark and kind == "adk.event":  # the name of an agent
+        of_tool = OF_TOOL.match(said)
+        return ("assistant" if of_tool is None else of_tool[1]), said
+    if mark and kind == "langgraph.write":  # the name of a channel
+        inner = _spoken("", said)
+        return inner if inner[0] in ROLES else (kind, line)
+    return kind, line
 
 
 def _calls(calls: Any) -> str:
