@@ -542,6 +542,18 @@ def test_a_parameter_may_have_any_name(writer: Any) -> None:
     assert writer.get("/session", params={"id": SESSION, "base": "1", "path": "2"}).status_code == 200
 
 
+def test_a_list_that_is_cut_says_so(url: str, client: Any) -> None:
+    with holdfast.open_blocking(url) as store:
+        for number in range(views.PAGE + 1):
+            work = holdfast.WorkDraft(session_id="scheduled", payloads=[number])
+            store.schedules.put(f"nightly-{number:02}", "0 3 * * *", work=work)
+    page = client.get("/triggers").text
+    assert page.count("There are more.") == 1
+    assert "nightly-48" in page
+    assert "nightly-50" not in page
+    assert "There are more." not in client.get("/queue").text
+
+
 def test_an_unknown_id_is_guessed(url: str, client: Any) -> None:
     with holdfast.open_blocking(url) as store:
         store.sessions.create("chat-42")
