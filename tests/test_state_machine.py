@@ -57,7 +57,7 @@ REACHED = {"follow", "interrupt"}
 
 REMEDIES = {
     *(f"maintenance.explain_{name}" for name in ("process", "schedule", "session")),
-    *("leases.revoke", "queue.release", "triggers.redeliver", "processes.retry"),
+    *("leases.revoke", "queue.release", "triggers.redeliver", "triggers.failed", "processes.retry"),
 }
 """Explanations and remedies: the contract's cases compare the backends."""
 

@@ -21,6 +21,7 @@ from holdfast.events import EventType
 from holdfast.observers import Logging, Observation
 from holdfast.processes import Completed, External
 from holdfast.sessions import Child, Graph, ReplaceGraph
+from holdfast.store import pool_queue
 from holdfast.testing.clock import ManualClock
 from holdfast.triggers import SubscriptionDraft
 
@@ -313,8 +314,11 @@ def test_a_callers_transaction_is_observed_too(tmp_path: Path) -> None:
 # Off the hot path.
 
 
-def test_an_unobserved_store_runs_no_line_of_the_observers(url: str, life: ModuleType) -> None:
+def test_an_unobserved_store_runs_no_line_of_the_observers(
+    url: str, life: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Counted, not timed: every line that the profiler sees belongs to the operation itself."""
+    monkeypatch.setattr(pool_queue, "_log_remedy", lambda *_: None)  # each remedy leaves a line of its own
     with holdfast.open_blocking(url) as store:
         assert type(store.queue.facet) is holdfast.store.Queue
         assert type(store.sessions.handle("chat").facet) is holdfast.Session
