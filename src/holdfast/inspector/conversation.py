@@ -65,7 +65,8 @@ def blocks_of(nodes: Iterable[holdfast.Node]) -> list[Block]:
 
 def _entries(node: holdfast.Node) -> list[Entry]:
     """Return a node as it is shown, a message of several parts part by part: each has its speaker."""
-    parts: Any = node.payload.get("parts") if node.kind == PARTED and isinstance(node.payload, dict) else None
+    is_parted = node.kind == PARTED and isinstance(node.payload, dict)
+    parts: Any = cast("dict[str, Any]", node.payload).get("parts") if is_parted else None
     if not isinstance(parts, list):
         return [entry_of(node)]
     alone = [msgspec.structs.replace(node, payload={"parts": [one]}) for one in cast("Any", parts)[:MOST_PARTS]]
