@@ -78,7 +78,8 @@ def dump_model(value: Any) -> Any:
     if _is_model(_kind_of(value)):
         # In the form that the model reads: by the names it is given by, and without computed fields.
         document = value.model_dump(mode="json", by_alias=True, round_trip=True)
-        # Pydantic dumps a field as its declared type, and leaves out what a derived model adds to it.
+        # Pydantic dumps a field as its declared type, and leaves out what a derived model adds to it. A model that does
+        # not read its own dump is refused where it is read.
         with suppress(msgspec.ValidationError):
             _require_whole(value, _load_model(type(value), document))
         return document

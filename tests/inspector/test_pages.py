@@ -106,6 +106,15 @@ def test_what_an_adapter_stored_reads_like_a_conversation(name: str) -> None:
     assert [(entry.role, entry.text) for block in blocks for entry in block.entries] == shown
 
 
+def test_the_parts_of_a_message_unfold_one_by_one(url: str, client: Any) -> None:
+    kind, payload, _ = AS_STORED["pydantic ai, request"]
+    with holdfast.open_blocking(url) as store:
+        nodes = [holdfast.Node("n", kind=kind, payload=payload)]
+        store.sessions.create("parts").commit(holdfast.Commit(graph=holdfast.Append(nodes)))
+    page = client.get("/session", params={"id": "parts"}).text
+    assert re.findall(r'data-key="(n [^"]*)"', page) == ["n system", "n user"]
+
+
 def test_time_travel_shows_the_session_as_it_was(client: Any) -> None:
     text = client.get("/session", params={"id": SESSION, "at": 1}).text
     assert "as it was at revision 1" in text
