@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session, Turn
 from holdfast.errors import SessionBindingConflict, SourceKeyConflict
+from holdfast.sessions import Graph, ReplaceGraph, Unchanged
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.queue import work
@@ -21,6 +23,21 @@ class Broken(Exception):
 def chat(store: BlockingStore, session_id: str = "chat") -> Session:
     """Return the handle of a new session."""
     return store.sessions.create(session_id)
+
+
+class Text(str):
+    """A subclass of str, as ids of some frameworks are."""
+
+    __slots__ = ()
+
+
+CHANGES: dict[str, Callable[[list[Any]], object]] = {
+    "append": lambda messages: messages.append("lost without a word"),
+    "replace": lambda messages: messages.__setitem__(0, {"n": 1}),
+    "replace its own": lambda messages: messages.__setitem__(-1, {"n": 3}),
+    "remove": lambda messages: messages.pop(0),
+    "move": lambda messages: messages.reverse(),
+}
 
 
 class TurnContract(Contract):
@@ -201,11 +218,17 @@ class TurnContract(Contract):
         assert view is not None
         assert (view.revision, view.checkpoint) == (1, None)
 
-    def test_a_changed_list_of_messages_is_refused(self, store: BlockingStore, bench: Bench) -> None:
+    @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+    def test_a_changed_list_of_messages_is_refused(
+        self, store: BlockingStore, bench: Bench, change: Callable[[list[Any]], object]
+    ) -> None:
         session = chat(store)
+        session.append({"n": 1}, {"n": 2}, turn_id="t0")
         with refused(bench, holdfast.InvalidRequest) as info, session.turn("t1") as turn:
-            turn.messages.append("lost without a word")
+            turn.add({"n": 3})
+            change(turn.messages)
         assert "turn.add" in str(info.value)
+        assert session.messages() == [{"n": 1}, {"n": 2}]
 
     def test_a_turn_takes_values_only_inside_its_block(self, store: BlockingStore, bench: Bench) -> None:
         turn = chat(store).turn("t1")
@@ -315,3 +338,19 @@ class TurnContract(Contract):
         shared = store.queue.claim_next(owner_id="w1")
         assert shared is not None
         assert session.append("beside a job").revision == 2
+
+    def test_an_id_may_be_of_a_subclass_of_text(self, store: BlockingStore, bench: Bench) -> None:
+        session = store.sessions.create(Text("chat"), labels={"user": Text("ann")})
+        session.commit(
+            holdfast.Commit(turn_id=Text("t1"), graph=holdfast.Append([holdfast.Node(Text("n1"))], Text("n1")))
+        )
+        session.commit(holdfast.Commit(graph=Unchanged(leaf=Text("n1"))))
+        replaced = ReplaceGraph(Graph([holdfast.Node(Text("n2"))], Text("n2")))
+        draft = holdfast.WorkDraft(payloads=[1], source_key=Text("s"))
+        assert session.commit(holdfast.Commit(graph=replaced, enqueues=[draft])).enqueued
+        view = session.load()
+        assert view is not None
+        assert [node.id for node in view.graph.nodes] == ["n2"]
+        assert [one.session_id for one in store.sessions.list(labels={"user": Text("ann")})] == ["chat"]
+        with refused(bench, holdfast.InvalidRequest):
+            session.commit(holdfast.Commit(graph=Unchanged(leaf=Text("no"))))

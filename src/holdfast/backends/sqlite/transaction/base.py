@@ -19,7 +19,15 @@ R = TypeVar("R", bound=r.Row)
 POSITION = "sqlite"
 """The only position: every read of a file shows all that was committed before it, by any process."""
 
-_encode = msgspec.json.Encoder().encode
+
+def _plain(value: object) -> str:
+    """Return text of a subclass of `str`, such as a member of an enumeration, as the text that it holds."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"no parameter of a statement is a {type(value).__name__}")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
 def json_list(values: Sequence[object]) -> str:
