@@ -68,6 +68,14 @@ def test_a_concern_says_how_many_and_since_when() -> None:
     assert concern.problem == "1 delivery reserved whose process was never started, the oldest 61 seconds ago"
 
 
+def test_an_expired_lease_is_named_with_its_cause() -> None:
+    facts = msgspec.structs.replace(PLAIN, expired_leases=3, oldest_expired_lease_at_ms=NOW - 3 * HOUR)
+    stuck = StuckItems(expired_leases=(("chat", "no-worker"), ("r1", "unclaimed")))
+    (concern,) = diagnosis.diagnose(facts, stuck, local_ms=NOW, trip_ms=0)
+    assert concern.ids == ("chat", "r1")
+    assert concern.problem.endswith("the oldest 3 hours ago: 'chat' (no-worker), 'r1' (unclaimed)")
+
+
 def test_stuck_items_are_named_at_once() -> None:
     stuck = StuckItems(dead_workers=("w1",), claimed_by_dead=("chat",), run_by_dead=("r1",), dead_letters=("mail",))
     found = diagnosis.diagnose(PLAIN, stuck, local_ms=NOW, trip_ms=0)

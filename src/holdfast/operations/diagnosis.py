@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
+from holdfast.errors import NotFound
 from holdfast.ports import Transaction
 from holdfast.records.diagnosis import StoreFacts, StuckItems
 from holdfast.records.limits import LARGEST_INTEGER
@@ -26,6 +28,7 @@ async def stuck(tx: Transaction) -> StuckItems:
     failed = await tx.list_failed_deliveries(None, after=None, limit=NAMED)
     due = await tx.oldest_due_run(tx.now_ms)
     return StuckItems(
+        expired_leases=await _expired_leases(tx),
         ready_sessions=tuple(id for _, id in await tx.sessions_with_ready(tx.now_ms, after=0, limit=NAMED)),
         undelivered=tuple(row.process_id for row in undelivered),
         failed_deliveries=tuple(row.process_id for row in failed),
@@ -36,6 +39,22 @@ async def stuck(tx: Transaction) -> StuckItems:
         due_run=None if due is None else due[0],
         due_run_at_ms=None if due is None else due[1],
     )
+
+
+async def _expired_leases(tx: Transaction) -> tuple[tuple[str, str], ...]:
+    """Return the owners of the oldest expired leases, sessions and processes, each with its most serious cause."""
+    from holdfast.operations.explanations import explain_process, explain_session  # only a diagnosis needs them
+
+    found = await tx.expired_leases(tx.now_ms, NAMED)
+    keys = [int(resource) for kind, resource in found if kind == "session" and resource.isdecimal()]
+    ids = await tx.session_ids(keys) if keys else {}
+    explained: list[tuple[str, str]] = []
+    for kind, resource in found:
+        id = ids.get(int(resource), "") if kind == "session" and resource.isdecimal() else resource
+        with contextlib.suppress(NotFound):  # verify names a lease without its owner
+            why = await (explain_session if kind == "session" else explain_process)(tx, id)
+            explained.append((id, why.causes[0].name))
+    return tuple(explained)
 
 
 async def _held_by_dead(tx: Transaction) -> tuple[list[str], list[int], list[str]]:

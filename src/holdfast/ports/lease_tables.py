@@ -22,6 +22,10 @@ class LeaseTables(Protocol):
         """Delete the row and raise the fence floor to its fence, so that no later lease has a lower one."""
         ...
 
+    async def expired_leases(self, now_ms: int, limit: int) -> list[tuple[str, str]]:
+        """Return kind and resource of the leases that expired until then and were not released, the oldest first."""
+        ...
+
     async def fence_floor(self) -> int:
         """Return the highest fence of any lease row that was dropped; 0 at first."""
         ...

@@ -94,6 +94,8 @@ class StuckItems(Record, frozen=True, kw_only=True):
     """Runs that such a worker holds."""
     dead_workers: tuple[str, ...] = ()
     """Workers that no longer report, and hold work or runs."""
+    expired_leases: tuple[tuple[str, str], ...] = ()
+    """Sessions and processes whose lease ended without being released, each with the name of its first cause."""
     due_run: str | None = None
     """The run that can be claimed and has been due longest."""
     due_run_at_ms: int | None = None

@@ -129,13 +129,16 @@ def _list(ids: Sequence[str]) -> str:
 
 
 def _waiting(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:
+    left = stuck.expired_leases
     if _older(facts, facts.oldest_expired_lease_at_ms, LEASE_GRACE_MS):
         yield Concern(
             "warning",
             "expired-leases",
             f"{_count(facts.expired_leases, 'lease')} ended without being released, the oldest "
-            f"{_age(facts, facts.oldest_expired_lease_at_ms)} ago",
-            "their holders stopped or hang: look at those workers, and claim what they held anew",
+            f"{_age(facts, facts.oldest_expired_lease_at_ms)} ago"
+            + (": " + ", ".join(f"{id!r} ({cause})" for id, cause in left) if left else ""),
+            f"their holders stopped or hang: look at those workers; {WHY} says what waits for each",
+            tuple(dict.fromkeys(id for id, _ in left)),
         )
     if _older(facts, facts.oldest_undelivered_at_ms, DELIVERY_GRACE_MS):
         yield Concern(

@@ -11,7 +11,7 @@ from holdfast.backends.postgres.connection import statements_of
 
 WHOLE = re.compile(
     r"dump_|walk_|stats$|waiting$|check_structures|find_indexes|server_facts|bytes_on_disk|find_places|commit$|release_write$|find_pooler$"
-    r"|drop_expired_workers$|claims_of_owner$|leases_of_owner$"
+    r"|drop_expired_workers$|claims_of_owner$|leases_of_owner$|expired_leases$"
 )
 """Statements that are meant to read everything (dumps, walks, counts, catalogues), or that end transactions.
 

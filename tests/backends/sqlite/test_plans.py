@@ -32,6 +32,8 @@ WHOLE = {
     "drop_expired_workers",
     "claims_of_owner",
     "leases_of_owner",
+    # Read by a diagnosis, which counts them, too.
+    "expired_leases",
     # Counts the work that is not settled, and dead letters: it reads their partial indexes from end to end.
     "queue_depths",
 }

@@ -23,5 +23,10 @@ class MemoryLeases:
             self.tables.settings.put("fence_floor", max(await self.fence_floor(), row.fence))
             self.tables.leases.drop((kind, resource))
 
+    async def expired_leases(self, now_ms: int, limit: int) -> list[tuple[str, str]]:
+        found = self.tables.leases.scan(lambda row: row.token_hash is not None and row.expires_at_ms <= now_ms)
+        rows = sorted(found, key=lambda row: (row.expires_at_ms, row.kind, row.resource))
+        return [(row.kind, row.resource) for row in rows[:limit]]
+
     async def fence_floor(self) -> int:
         return self.tables.settings.get("fence_floor") or 0

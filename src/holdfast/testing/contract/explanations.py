@@ -400,6 +400,21 @@ class ExplanationContract(Contract):
         clock.advance(2_000)
         assert named(store) == {"dead-workers": ("chat",)}
 
+    def test_a_diagnosis_names_and_explains_expired_leases(self, store: BlockingStore, clock: ManualClock) -> None:
+        enqueued(store)
+        store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=2_000)
+        store.processes.start("research", id="r1")
+        store.leases.claim(OnProcess("r1"), owner_id="w1", ttl_ms=1_000)
+        store.sessions.create("idle")
+        store.leases.release(store.leases.claim(OnSession("idle"), owner_id="w1", ttl_ms=1_000))
+        clock.advance(60_000)
+        assert named(store) == {}
+        clock.advance(2_001)
+        assert named(store) == {"expired-leases": ("r1", "chat")}
+        stuck = store.maintenance.diagnose(integrity=False).stuck
+        assert stuck is not None
+        assert stuck.expired_leases == (("r1", "no-worker"), ("chat", "no-worker"))
+
     # Bad input.
 
     def test_names_of_what_does_not_exist_are_refused(self, store: BlockingStore, bench: Bench) -> None:

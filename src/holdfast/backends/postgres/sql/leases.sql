@@ -22,6 +22,15 @@ SELECT
 FROM locked
 -- end part
 
+-- name: expired_leases
+SELECT
+    kind, resource
+FROM {schema}.leases
+WHERE token_hash IS NOT NULL
+    AND expires_at_ms <= $1::bigint
+ORDER BY expires_at_ms, kind, resource
+LIMIT $2::bigint
+
 -- Locks the lease that a turn is judged by, so that no renewal changes it, and reads the clock after the lock.
 -- name: share_lease
 WITH lease AS (

@@ -7,6 +7,15 @@ FROM leases
 WHERE kind = ?1
     AND resource = ?2
 
+-- name: expired_leases
+SELECT
+    kind, resource
+FROM leases
+WHERE token_hash IS NOT NULL
+    AND expires_at_ms <= ?1
+ORDER BY expires_at_ms, kind, resource
+LIMIT ?2
+
 -- name: release_lease
 UPDATE leases
 SET

@@ -36,6 +36,9 @@ class Leases(Base):
         if fences:
             self._run("raise_fence_floor", (max(fences),))
 
+    async def expired_leases(self, now_ms: int, limit: int) -> list[tuple[str, str]]:
+        return [(kind, resource) for kind, resource in self._values("expired_leases", (now_ms, limit))]
+
     async def fence_floor(self) -> int:
         found = self._numbers("fence_floor", ())
         return found[0][0] if found else 0
