@@ -170,6 +170,7 @@ SETTLED: dict[str, Any] = {"settled_state": "completed", "settled_at_ms": 2, "so
         ({**CLAIM, "claim_id": None}, ["has half a claim"]),
         ({**CLAIM, "claim_exclusive": 2}, ["its claim is exclusive 2 times"]),
         ({"claim_exclusive": 1}, ["its claim is exclusive 1 times"]),
+        ({"claim_exclusive": 1, "attempts": 1}, []),
         ({**CLAIM, "claim_fence": 3}, []),
         ({**CLAIM, "claim_fence": 1}, ["its claim 'claim:5:2' is not one of fence 1"]),
         ({**CLAIM, "claim_id": "claim:5:0", "claim_fence": 0}, ["its claim 'claim:5:0' is not one of fence 0"]),

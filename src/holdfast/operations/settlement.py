@@ -166,14 +166,14 @@ async def _in_progress(tx: Transaction, session: SessionRow) -> list[BatchRow]:
     after = 0
     while not ids:
         page = await tx.list_batches(session.session_key, pending_at_ms=None, after=after, limit=FIRST_BATCHES)
-        ids = [row.batch_id for row in page if rules.is_in_progress(row, tx.now_ms)]
+        ids = [row.batch_id for row in page if rules.is_in_progress(row)]
         if not ids and not may_follow(page, FIRST_BATCHES):
             return []
         after = page[-1].enqueue_seq
     found = {row.batch_id: row for row in await tx.find_batches(session.session_key, ids)}
     for claim_id in sorted({row.claim_id for row in found.values() if row.claim_id is not None}):
         found |= {row.batch_id: row for row in await tx.find_claimed(session.session_key, claim_id)}
-    held = [row for row in found.values() if rules.is_in_progress(row, tx.now_ms)]
+    held = [row for row in found.values() if rules.is_in_progress(row)]
     return sorted(held, key=lambda row: row.enqueue_seq)
 
 

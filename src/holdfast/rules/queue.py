@@ -194,7 +194,10 @@ def place_drafts(
 
 def given_back(row: BatchRow) -> BatchRow:
     """Return the batch without its claim, which does not count as an attempt. The fence stays used."""
-    return msgspec.structs.replace(_unclaimed(row), attempts=max(0, row.attempts - 1))
+    attempts = max(0, row.attempts - 1)
+    return msgspec.structs.replace(
+        _unclaimed(row), attempts=attempts, claim_exclusive=row.claim_exclusive if attempts else 0
+    )
 
 
 def _unclaimed(row: BatchRow) -> BatchRow:
@@ -217,7 +220,10 @@ def failed(row: BatchRow, error: str, *, retry_in_ms: int | None, max_attempts: 
     if last:
         return msgspec.structs.replace(row, settled_state="dead", settled_at_ms=now_ms, last_error=error)
     retry_at_ms = leases.expiry(now_ms, retry_in_ms or 0)
-    return msgspec.structs.replace(_unclaimed(row), retry_at_ms=retry_at_ms, last_error=error)
+    # An exclusive claim is remembered: until the next attempt, a person may stop the turn.
+    return msgspec.structs.replace(
+        _unclaimed(row), retry_at_ms=retry_at_ms, last_error=error, claim_exclusive=row.claim_exclusive
+    )
 
 
 def retried(row: BatchRow) -> BatchRow:
@@ -230,14 +236,14 @@ def settled(row: BatchRow, state: WorkState, *, now_ms: int) -> BatchRow:
     return msgspec.structs.replace(row, settled_state=state, settled_at_ms=now_ms)
 
 
-def is_in_progress(row: BatchRow, now_ms: int) -> bool:
+def is_in_progress(row: BatchRow) -> bool:
     """Return True if a turn that answers the batch has begun and not ended: it runs, or waits for its next attempt.
 
     A job is not a turn: its claim is not exclusive, and its kind is its own.
     """
     if row.settled_state is not None or row.attempts < 1:
         return False
-    return row.kind == TURN or (row.claim_exclusive > 0 and row.is_claimed(now_ms))
+    return row.kind == TURN or row.claim_exclusive > 0
 
 
 def interrupted(row: BatchRow, reason: str, *, now_ms: int) -> BatchRow:

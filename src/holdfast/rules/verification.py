@@ -215,7 +215,7 @@ def _claim(row: BatchRow, key: str) -> Iterator[Finding]:
         yield Finding("batches", key, f"has a claim of {row.claim_size} batches after {row.attempts} attempts")
     if row.claim_slot not in (0, 1) or (row.claim_slot and not given):
         yield Finding("batches", key, f"its claim has {row.claim_slot} slots")
-    if row.claim_exclusive not in (0, 1) or (row.claim_exclusive and not given):
+    if row.claim_exclusive not in (0, 1) or (row.claim_exclusive and not given and row.attempts < 1):
         yield Finding("batches", key, f"its claim is exclusive {row.claim_exclusive} times")
     if row.claim_id is None:
         return

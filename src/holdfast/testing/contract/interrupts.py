@@ -16,6 +16,11 @@ def begun(store: BlockingStore, *payloads: str, owner_id: str = "w1") -> holdfas
     """Enqueue messages, and claim the first as a worker does."""
     for payload in payloads:
         store.queue.enqueue(work(payload))
+    return taken(store, owner_id=owner_id)
+
+
+def taken(store: BlockingStore, *, owner_id: str = "w1") -> holdfast.WorkClaim:
+    """Claim the next message as a worker does."""
     claim = store.queue.claim_next(owner_id=owner_id, exclusive=True, max_batches=1)
     assert claim is not None
     return claim
@@ -84,6 +89,34 @@ class InterruptContract(Contract):
         clock.advance(900_000)
         assert [batch.state for batch in session.interrupt()] == ["interrupted"], "an expired claim is taken over"
         assert store.queue.claim_next(owner_id="w2", exclusive=True) is None
+
+    def test_a_turn_of_another_kind_between_two_attempts_is_not_tried_again(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        session = store.sessions.handle("chat")
+        for ending in ("failed", "given back", "expired"):
+            store.queue.enqueue(work(ending, kind="support"))
+            claim = taken(store)
+            if ending == "expired":
+                clock.advance(900_000)
+            else:
+                store.queue.fail(claim, "the model is away", retry_in_ms=0)
+            if ending == "given back":
+                store.queue.abandon(taken(store))
+            assert store.maintenance.verify().findings == ()
+            assert [batch.items[0].payload for batch in session.interrupt()] == [ending]
+            assert len(store.queue.list("chat")) == 0
+
+    def test_work_of_another_kind_that_no_turn_has_begun_is_not_interrupted(self, store: BlockingStore) -> None:
+        store.queue.enqueue(work("first try", kind="support"))
+        session = store.sessions.handle("chat")
+        store.queue.abandon(taken(store))
+        assert session.interrupt() == ()
+        job = store.queue.claim_next(owner_id="w1")
+        assert job is not None
+        store.queue.fail(job, "no answer", retry_in_ms=60_000)
+        assert session.interrupt() == (), "a job is not a turn"
+        assert store.maintenance.verify().findings == ()
 
     def test_all_messages_that_joined_the_turn_are_interrupted(self, store: BlockingStore) -> None:
         claim = begun(store, "poem")

@@ -23,7 +23,7 @@ given_back AS (
         claim_token_hash = NULL,
         claimed_at_ms = NULL,
         claim_expires_at_ms = NULL,
-        claim_exclusive = 0,
+        claim_exclusive = CASE WHEN batch.attempts > 1 THEN batch.claim_exclusive ELSE 0 END,
         claim_size = 0,
         claim_slot = 0,
         attempts = batch.attempts - 1
