@@ -6,6 +6,7 @@ A claim takes its slot in its own transaction, and every operation that ends a c
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from holdfast.limit_rows import LimitRow, LimitState, SlotRow, WaitingKeyRow
 from holdfast.operations import ready, sessions
@@ -21,13 +22,18 @@ from holdfast.rules import limits as rules
 # Declarations.
 
 
-async def declare(tx: Transaction, kind: str, *, at_once: int | None, per_key: int | None) -> KindLimit:
+async def declare(
+    tx: Transaction, kind: str, *, at_once: int | None, per_key: int | None, keep: bool = False
+) -> KindLimit:
     """Set the limits of a kind. Claims that live already count, and keep living."""
+    declared = partial(rules.declared, kind=kind, at_once=at_once, per_key=per_key, keep=keep, now_ms=tx.now_ms)
     before = await tx.find_limit(kind)
-    after = rules.declared(before, kind, at_once=at_once, per_key=per_key, now_ms=tx.now_ms)
+    after = declared(before)
     if after != before:
         await tx.exclude_claims()
-        await _replace(tx, await tx.find_limit(kind), after)
+        before = await tx.find_limit(kind)  # another declaration or a pause may have come meanwhile
+        after = declared(before)
+        await _replace(tx, before, after)
     return rules.limit_of(after)
 
 

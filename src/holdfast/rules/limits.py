@@ -81,10 +81,18 @@ def slot_of(row: BatchRow) -> SlotRow:
     return SlotRow(row.kind, row.limit_key or "", row.session_key, row.claim_id or "", row.claim_expires_at_ms or 0)
 
 
-def declared(before: LimitRow | None, kind: str, *, at_once: int | None, per_key: int | None, now_ms: int) -> LimitRow:
-    """Return the row of a kind with these limits. A pause stays. Equal limits keep the row as it is."""
+def declared(
+    before: LimitRow | None, kind: str, *, at_once: int | None, per_key: int | None, keep: bool = False, now_ms: int
+) -> LimitRow:
+    """Return the row of a kind with these limits. A pause stays. Equal limits keep the row as it is.
+
+    With `keep`, a limit that is not given stays, too.
+    """
     if before is None:
         return LimitRow(kind, at_once, per_key, 0, now_ms, 0)
+    if keep:
+        at_once = before.at_once if at_once is None else at_once
+        per_key = before.per_key if per_key is None else per_key
     if (before.at_once, before.per_key) == (at_once, per_key):
         return before
     # Open until a claim counts: the new limit may have room.

@@ -7,18 +7,19 @@ from holdfast.records.common import Page
 from holdfast.records.queue import KindLimit, QueueDepth
 from holdfast.rules import checks
 from holdfast.rules import limits as rules
-from holdfast.store.context import Context
+from holdfast.store.context import FacetBase
 
 
-class KindLimits:
+class KindLimits(FacetBase):
     """The part of the queue that holds work back."""
 
-    _context: Context
-
-    async def set_limit(self, kind: str, *, at_once: int | None = None, per_key: int | None = None) -> KindLimit:
+    async def set_limit(
+        self, kind: str, *, at_once: int | None = None, per_key: int | None = None, keep: bool = False
+    ) -> KindLimit:
         """Limit the claims of a kind that live at once: all of them, and those of each `key` of the work.
 
         The limits are stored, hold for every worker, and are exact. The newest call wins: it replaces both limits.
+        With `keep=True`, a limit that is not given stays as it is stored, in the same transaction.
         Claims that live already count and keep living, also if there are more than a new limit allows. Work without a
         key counts for `at_once` only. At the limit, `claim` and `claim_next` find nothing. `at_once` holds for
         runs of the kind, too: they count apart from its work while a worker holds them, and have no key.
@@ -37,8 +38,9 @@ class KindLimits:
         """
         checked = self._context.identifier("kind", kind)
         most, most_per_key = rules.check_limits(at_once, per_key)
+        stays = checks.flag("keep", keep)
         return await self._context.backend.write(
-            lambda tx: operations.declare(tx, checked, at_once=most, per_key=most_per_key), idempotent=True
+            lambda tx: operations.declare(tx, checked, at_once=most, per_key=most_per_key, keep=stays), idempotent=True
         )
 
     async def remove_limit(self, kind: str) -> bool:

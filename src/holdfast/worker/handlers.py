@@ -171,16 +171,11 @@ class Handlers:
         for one in self._all():
             at_once, per_key = declared.get(one.kind, (None, None))
             declared[one.kind] = one.at_once or at_once, one.per_key or per_key
-        stored = {limit.kind: limit async for limit in holdfast.every(store.queue.limits)}
         for kind, (at_once, per_key) in declared.items():
-            kept = stored.get(kind)
             if at_once is not None or per_key is not None:
-                await store.queue.set_limit(
-                    kind,
-                    at_once=kept.at_once if kept is not None and at_once is None else at_once,
-                    per_key=kept.per_key if kept is not None and per_key is None else per_key,
-                )
-        for kind, limit in stored.items():
+                await store.queue.set_limit(kind, at_once=at_once, per_key=per_key, keep=True)
+        async for limit in holdfast.every(store.queue.limits):
+            kind = limit.kind
             at_once, per_key = declared.get(kind, (0, 0))
             if (limit.at_once and at_once is None) or (limit.per_key and per_key is None):
                 message = "kind %(kind)r keeps a stored limit that no handler here declares: see holdfast queue limits"
@@ -400,7 +395,7 @@ def _whole(function: Handler, parameters: Sequence[Any], args: Any) -> _Whole | 
 def _typed_arguments(
     handler: Registered, positional: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments as values of the types that the handler declares. Raises `InvalidRequest` if one is none."""
+    """Return the arguments as values of the types that the handler declares. Raises `InvalidRequest` otherwise."""
     function, parameters = handler.function, handler.signature.parameters
     names = list(parameters)
     given = tuple(_typed(function, parameters[names[min(1, len(names) - 1)]], value) for value in positional[1:])

@@ -15,7 +15,7 @@ import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract
 from holdfast.testing.contract.jobs import next_of
-from holdfast.testing.contract.limits import mail
+from holdfast.testing.contract.limits import limit_mail, mail
 from holdfast.testing.contract.races_of_processes import each, race
 from holdfast.testing.contract.second_process import OPEN, Child
 
@@ -87,7 +87,7 @@ class LimitRaceContract(Contract):
     def test_of_several_claims_at_once_as_many_succeed_as_there_are_slots(
         self, stores: list[BlockingStore], limit: str
     ) -> None:
-        stores[0].queue.set_limit("mail", **{limit: LIMIT})
+        limit_mail(stores[0], limit, LIMIT)
         for number in range(ROUNDS * LIMIT + CALLERS):
             mail(stores[0], f"s{number}", "ada")
         for _ in range(ROUNDS):
@@ -100,7 +100,7 @@ class LimitRaceContract(Contract):
 
     @LIMITS
     def test_workers_never_exceed_a_limit_and_leave_nothing(self, stores: list[BlockingStore], limit: str) -> None:
-        stores[0].queue.set_limit("mail", **{limit: LIMIT})
+        limit_mail(stores[0], limit, LIMIT)
         for number in range(JOBS):
             mail(stores[0], f"s{number % 12}", "ada")
         guard = threading.Lock()
@@ -222,7 +222,7 @@ class LimitRaceContract(Contract):
     def test_of_several_processes_as_many_claim_as_there_are_slots(
         self, timely: BlockingStore, start: Callable[[str, int], list[Child]], limit: str
     ) -> None:
-        timely.queue.set_limit("mail", **{limit: LIMIT})
+        limit_mail(timely, limit, LIMIT)
         for number in range(ROUNDS * LIMIT + CALLERS):
             mail(timely, f"s{number}", "ada")
         children = start(CLAIM_AND_HOLD, 4)
@@ -238,7 +238,7 @@ class LimitRaceContract(Contract):
     def test_processes_never_exceed_a_limit_and_leave_nothing(
         self, timely: BlockingStore, start: Callable[[str, int], list[Child]], limit: str
     ) -> None:
-        timely.queue.set_limit("mail", **{limit: LIMIT})
+        limit_mail(timely, limit, LIMIT)
         for number in range(JOBS):
             mail(timely, f"s{number % 12}", "ada")
         children = start(WORK_OFF, 3)
@@ -252,7 +252,7 @@ class LimitRaceContract(Contract):
     def test_the_slot_of_a_killed_process_is_free_when_its_claim_ends(
         self, timely: BlockingStore, start: Callable[[str, int], list[Child]], limit: str
     ) -> None:
-        timely.queue.set_limit("mail", **{limit: 1})
+        limit_mail(timely, limit, 1)
         mail(timely, "a", "ada")
         (child,) = start(HOLD_MAIL, 1)
         assert child.hear() == "a"

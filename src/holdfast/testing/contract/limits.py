@@ -18,6 +18,13 @@ from holdfast.testing.contract.queue import settle, take, work
 WAIT_MS = 60_000
 
 
+def limit_mail(store: BlockingStore, name: str, most: int, *, keep: bool = False) -> holdfast.queue.KindLimit:
+    """Set one of the two limits, by its name."""
+    if name == "at_once":
+        return store.queue.set_limit("mail", at_once=most, keep=keep)
+    return store.queue.set_limit("mail", per_key=most, keep=keep)
+
+
 def mail(store: BlockingStore, session_id: str, key: str | None = None, **policy: Any) -> str:
     """Enqueue a mail, and return the id of its batch."""
     return store.queue.enqueue(work("mail", session_id, kind="mail", key=key, **policy)).batch_id
@@ -94,6 +101,19 @@ class LimitContract(Contract):
         store.queue.complete(first[0])
         assert served(claimed(store)) == ["a2"]
 
+    @pytest.mark.parametrize("given", ["at_once", "per_key"])
+    def test_a_limit_that_is_not_given_stays_if_it_is_to_be_kept(self, store: BlockingStore, given: str) -> None:
+        shown = limit_mail(store, given, 5, keep=True)
+        assert {"at_once": shown.at_once, "per_key": shown.per_key} == {"at_once": None, "per_key": None, given: 5}
+        store.queue.set_limit("mail", at_once=3, per_key=2)
+        store.queue.pause("mail")
+        shown = limit_mail(store, given, 1, keep=True)
+        assert {"at_once": shown.at_once, "per_key": shown.per_key} == {"at_once": 3, "per_key": 2, given: 1}
+        assert shown.paused
+        assert list(store.queue.limits()) == [shown]
+        replaced = limit_mail(store, given, 1)
+        assert [replaced.at_once, replaced.per_key].count(None) == 1
+
     def test_work_without_a_key_counts_for_its_kind_only(self, store: BlockingStore) -> None:
         store.queue.set_limit("mail", at_once=3, per_key=1)
         for name in "abcd":
@@ -161,7 +181,7 @@ class LimitContract(Contract):
     @pytest.mark.parametrize("end", FREEING)
     @pytest.mark.parametrize("limit", ["at_once", "per_key"])
     def test_the_end_of_a_claim_frees_its_slot(self, store: BlockingStore, limit: str, end: str) -> None:
-        store.queue.set_limit("mail", **{limit: 1})
+        limit_mail(store, limit, 1)
         mail(store, "a", "ada")
         claim = next_of(store, exclusive=True)
         mail(store, "b", "ada")
@@ -173,7 +193,7 @@ class LimitContract(Contract):
 
     @pytest.mark.parametrize("limit", ["at_once", "per_key"])
     def test_a_deleted_session_frees_its_slots(self, store: BlockingStore, limit: str) -> None:
-        store.queue.set_limit("mail", **{limit: 1})
+        limit_mail(store, limit, 1)
         mail(store, "a", "ada")
         next_of(store)
         mail(store, "b", "ada")
@@ -183,7 +203,7 @@ class LimitContract(Contract):
 
     @pytest.mark.parametrize("limit", ["at_once", "per_key"])
     def test_an_expired_claim_frees_its_slot(self, store: BlockingStore, clock: ManualClock, limit: str) -> None:
-        store.queue.set_limit("mail", **{limit: 1})
+        limit_mail(store, limit, 1)
         mail(store, "a", "ada")
         next_of(store, ttl_ms=1_000)
         mail(store, "b", "ada")
@@ -196,7 +216,7 @@ class LimitContract(Contract):
 
     @pytest.mark.parametrize("limit", ["at_once", "per_key"])
     def test_a_renewed_claim_keeps_its_slot(self, store: BlockingStore, clock: ManualClock, limit: str) -> None:
-        store.queue.set_limit("mail", **{limit: 1})
+        limit_mail(store, limit, 1)
         mail(store, "a", "ada")
         claim = next_of(store, ttl_ms=1_000)
         mail(store, "b", "ada")
@@ -324,11 +344,11 @@ class LimitContract(Contract):
 
     @pytest.mark.parametrize("limit", ["at_once", "per_key"])
     def test_raising_or_removing_a_limit_frees_who_waits(self, store: BlockingStore, limit: str) -> None:
-        store.queue.set_limit("mail", **{limit: 1})
+        limit_mail(store, limit, 1)
         for number in range(6):
             mail(store, f"a{number}", "ada")
         assert served(claimed(store)) == ["a0"]
-        store.queue.set_limit("mail", **{limit: 3})
+        limit_mail(store, limit, 3)
         assert served(claimed(store)) == ["a1", "a2"]
         assert store.queue.remove_limit("mail")
         assert sorted(served(claimed(store))) == ["a3", "a4", "a5"]
@@ -376,13 +396,13 @@ class LimitContract(Contract):
         self, store: BlockingStore, bench: Bench, elsewhere: bool, limit: str, cause: str
     ) -> None:
         other = bench.open() if elsewhere else store
-        store.queue.set_limit("mail", **{limit: 1})
+        limit_mail(store, limit, 1)
         mail(store, "a", "ada")
         claim = next_of(store, ttl_ms=HOUR_MS)
         mail(store, "b", "ada")
         acts: dict[str, Callable[[], Any]] = {
             "complete": lambda: other.queue.complete(claim),
-            "raise": lambda: other.queue.set_limit("mail", **{limit: 2}),
+            "raise": lambda: limit_mail(other, limit, 2),
             "remove": lambda: other.queue.remove_limit("mail"),
         }
         anywhere = in_background(lambda: store.queue.wait_next(timeout_ms=WAIT_MS))
@@ -396,7 +416,7 @@ class LimitContract(Contract):
 
     @pytest.mark.parametrize("limit", ["at_once", "per_key"])
     def test_a_wait_at_the_limit_ends_in_its_timeout(self, store: BlockingStore, bench: Bench, limit: str) -> None:
-        store.queue.set_limit("mail", **{limit: 1})
+        limit_mail(store, limit, 1)
         mail(store, "a", "ada")
         next_of(store)
         mail(store, "b", "ada")
