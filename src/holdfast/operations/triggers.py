@@ -134,14 +134,20 @@ async def emit(tx: Transaction, intent: rules.OccurrenceIntent) -> rules.Reserva
 
 
 async def undelivered(
-    tx: Transaction, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
+    tx: Transaction,
+    *,
+    reserved_until_ms: int,
+    runs_only: bool,
+    session_id: str | None,
+    after: tuple[int, str, int] | None,
+    limit: int,
 ) -> Page[TriggerDelivery]:
     """Return one page of reserved deliveries whose process was never registered.
 
     With `runs_only`, damaged ones are passed over as long as there are others: they must not keep those back.
     """
     rows = await tx.list_undelivered(
-        reserved_until_ms=reserved_until_ms, runs_only=runs_only, after=after, limit=limit + 1
+        reserved_until_ms=reserved_until_ms, runs_only=runs_only, after=after, limit=limit + 1, session_id=session_id
     )
     whole = await (_sound_rows if runs_only else _whole_rows)(tx, rows[:limit])
     return _deliveries_by_age(rows, whole, limit, "undelivered")

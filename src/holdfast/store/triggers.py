@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.log import WARNING, log_event
+from holdfast.errors import InvalidRequest
 from holdfast.operations import processes as process_operations
 from holdfast.operations import restoring
 from holdfast.operations import triggers as operations
@@ -18,11 +18,11 @@ from holdfast.rows import SubscriptionFilter
 from holdfast.rules import checks, processes
 from holdfast.rules import restoring as restoring_rules
 from holdfast.rules import triggers as rules
-from holdfast.store.context import Context
+from holdfast.store.context import Context, FacetBase
 from holdfast.store.processes import warn_of_wakes_once
 
 
-class Triggers:
+class Triggers(FacetBase):
     """Subscriptions, occurrences and deliveries."""
 
     def __init__(self, context: Context) -> None:
@@ -186,23 +186,30 @@ class Triggers:
         *,
         reserved_until_ms: int = LARGEST_INTEGER,
         runs_only: bool = False,
+        session_id: str | None = None,
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[TriggerDelivery]:
         """Return one page of deliveries reserved until a time whose process was never registered, oldest first.
 
-        With `runs_only`, those whose target is a `Run`, which a worker starts.
+        With `runs_only`, those whose target is a `Run`, which a worker starts; with `session_id`, those to this
+        session's subscriptions. Name one of them.
 
         >>> len(store.triggers.undelivered())
         0
         """
         until = checks.whole("reserved_until_ms", reserved_until_ms)
         only_runs = checks.flag("runs_only", runs_only)
+        of_session = None if session_id is None else self._context.identifier("session_id", session_id)
+        if only_runs and of_session is not None:
+            raise InvalidRequest("session_id", "cannot be combined with runs_only: name one of them")
         place = checks.cursor("undelivered", after, [int, str, int])
         start = None if place is None else (int(place[0]), str(place[1]), int(place[2]))
         size = checks.page_size(limit, self._context.limits)
         return await self._context.backend.read(
-            lambda tx: operations.undelivered(tx, reserved_until_ms=until, runs_only=only_runs, after=start, limit=size)
+            lambda tx: operations.undelivered(
+                tx, reserved_until_ms=until, runs_only=only_runs, session_id=of_session, after=start, limit=size
+            )
         )
 
     async def failed(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[TriggerDelivery]:
@@ -234,7 +241,7 @@ class Triggers:
         process = await context.backend.write(
             lambda tx: process_operations.redeliver(tx, checked, context.limits), idempotent=True, heavy=True
         )
-        log_event("remedy", WARNING, "process %(process_id)s was redelivered", process_id=checked)
+        context.log_remedy("process %(process_id)s was redelivered", process_id=checked)
         return process
 
     async def wait_undelivered(self, *, timeout_ms: int) -> None:

@@ -131,6 +131,25 @@ class DeliveryContract(Contract):
             ("monday", "trigger:2"), ("tuesday", "trigger:1"), ("tuesday", "trigger:2"),
         ]  # fmt: skip
 
+    def test_what_is_due_to_one_session_is_listed_and_paged(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        for draft in (daily(CHAT), daily(OTHER), daily(FRAME), daily()):
+            store.triggers.subscribe(draft)
+        for key in ("monday", "tuesday"):
+            store.triggers.emit("cron", "daily", idempotency_key=key)
+            clock.advance(10)
+        assert len(due(store)) == 8
+        # In any frame of it.
+        own = [(key, handle) for key in ("monday", "tuesday") for handle in ("trigger:1", "trigger:3")]
+        assert due(store, session_id="chat") == own
+        page = store.triggers.undelivered(session_id="chat", limit=1)
+        assert due(store, session_id="chat", after=page.next) == own[1:]
+        assert due(store, session_id="nobody") == []
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.triggers.undelivered(session_id="chat", runs_only=True)
+        assert "session_id" in str(info.value)
+
     def test_a_cancelled_subscription_still_gets_what_was_reserved_for_it(self, store: BlockingStore) -> None:
         store.triggers.subscribe(daily())
         store.triggers.emit("cron", "daily", idempotency_key="monday")

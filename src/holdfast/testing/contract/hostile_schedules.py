@@ -102,6 +102,9 @@ SCHEDULES = [
         lambda _: {"reserved_until_ms": 1, "runs_only": False, "limit": 1},
         f"reserved_until_ms:whole runs_only:flag {PAGE}",
     ),
+    Call(
+        "triggers.undelivered", lambda _: {"session_id": "chat", "limit": 1}, "session_id:id?", variant=" of a session"
+    ),
     Call("triggers.failed", lambda _: {"limit": 1}, PAGE),
     Call("triggers.redeliver", redelivered, "process_id:id"),
     Call("maintenance.explain_schedule", named(), "name:id"),
