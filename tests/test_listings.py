@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import store as facets
 from holdfast.events import EventType, Payload, WakeRule
+from holdfast.leases import OnSession
 from holdfast.processes import Completed, External
 from holdfast.triggers import SubscriptionDraft
 from holdfast.workers import WorkerInfo
@@ -56,6 +57,7 @@ LISTINGS: dict[str, Listing] = {
     "artifacts.list": (lambda s: s.artifacts.list, (), {"kind": "kind", "prefix": "r"}, lambda one: one.ref),
     "artifacts.get_many": (lambda s: s.artifacts.get_many, ("kind",), {"prefix": "r"}, lambda one: one.data),
     "workers.list": (lambda s: s.workers.list, (), {}, lambda one: one.id),
+    "workers.held_sessions": (lambda s: s.workers.held_sessions, (), {}, lambda one: one),
     "session.nodes": (lambda s: chat(s).nodes, (), {"newest_first": True}, lambda one: one.id),
     "session.history": (lambda s: chat(s).history, (), {}, lambda one: one.revision),
     "session.attachments.list": (lambda s: chat(s).attachments.list, (), {}, lambda one: one.label),
@@ -82,6 +84,8 @@ def fill(store: holdfast.BlockingStore) -> str:
         store.schedules.put(f"s{number}", "0 3 * * *")
         store.artifacts.put("kind", f"r{number}", b"x")
         store.workers.heartbeat(WorkerInfo(f"w{number}", host="here", pid=1), ttl_ms=60_000)
+        store.leases.claim(OnSession(f"s{number}"), owner_id="dead", ttl_ms=600_000)
+    store.workers.heartbeat(WorkerInfo("dead", host="here", pid=1), ttl_ms=1)
     for number in range(COUNT + 1):
         store.events.append("p0", "news", number)
         store.processes.register(holdfast.ProcessRegistration(f"e{number}", External()))

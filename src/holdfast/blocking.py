@@ -277,6 +277,7 @@ class Workers(Facet):
 
     heartbeat = without_await(asynchronous.Workers.heartbeat)
     list = without_await(asynchronous.Workers.list)
+    held_sessions = without_await(asynchronous.Workers.held_sessions)
     leave = without_await(asynchronous.Workers.leave)
     release = without_await(asynchronous.Workers.release)
 

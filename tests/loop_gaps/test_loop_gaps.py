@@ -147,6 +147,7 @@ LIKE = {
     "triggers.restore": "triggers.subscribe with many patterns",
     "triggers.restore_occurrence": "triggers.emit",
     "workers.list": "triggers.list",
+    "workers.held_sessions": "triggers.list",
 }
 """Calls that read or write the same rows as one that is measured."""
 

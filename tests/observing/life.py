@@ -289,6 +289,7 @@ class Life:
         worker = WorkerInfo("w1", host=CANARY, pid=7)
         done("workers.heartbeat", store.workers.heartbeat, worker, ttl_ms=60_000)
         done("workers.list", store.workers.list)
+        done("workers.held_sessions", store.workers.held_sessions)
         done("workers.release", store.workers.release, "w1")
         done("workers.leave", store.workers.leave, "w1")
         self.refused("artifacts.put", holdfast.InvalidRequest, store.artifacts.put, "module", "main", CANARY)

@@ -318,7 +318,7 @@ def test_an_unobserved_store_runs_no_line_of_the_observers(
     url: str, life: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted, not timed: every line that the profiler sees belongs to the operation itself."""
-    monkeypatch.setattr(pool_queue, "_log_remedy", lambda *_: None)  # each remedy leaves a line of its own
+    monkeypatch.setattr(pool_queue.PoolQueue, "_log_remedy", lambda *_: None)  # each remedy leaves a line of its own
     with holdfast.open_blocking(url) as store:
         assert type(store.queue.facet) is holdfast.store.Queue
         assert type(store.sessions.handle("chat").facet) is holdfast.Session

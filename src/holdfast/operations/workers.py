@@ -20,6 +20,12 @@ from holdfast.rules import claims as claim_rules
 from holdfast.rules import leases as lease_rules
 from holdfast.rules import workers as rules
 
+WORKERS = 1_000
+"""Workers among which dead ones are looked for."""
+HELD = 10_000
+"""Claims and leases of one dead worker that are looked at, of each."""
+HELD_SESSIONS = "held-sessions"
+
 
 class Beat(msgspec.Struct, frozen=True):
     """A report of a worker, and all that it renews."""
@@ -88,6 +94,21 @@ async def list_page(tx: Transaction, *, after: str, limit: int) -> Page[WorkerIn
     """Return one page of the workers that are alive, by id."""
     rows = await tx.list_workers(tx.now_ms, after=after, limit=limit + 1)
     return page_of(rows, limit, rules.worker_of, listing="workers", place=lambda row: (row.worker_id,))
+
+
+async def held_sessions(tx: Transaction, *, after: tuple[str, str], limit: int) -> Page[str]:
+    """Return one page of the sessions of which dead workers hold work or the lease, by worker and id."""
+    found: list[tuple[str, str]] = []
+    for worker in await tx.list_workers(0, after="", limit=WORKERS):
+        if worker.expires_at_ms > tx.now_ms or worker.worker_id < after[0] or len(found) > limit:
+            continue
+        claims = await tx.claims_of_owner(worker.worker_id, tx.now_ms, HELD)
+        leased = await tx.leases_of_owner("session", worker.worker_id, tx.now_ms, HELD)
+        keys = {*(key for key, _ in claims), *(int(resource) for resource in leased if resource.isdecimal())}
+        ids = await tx.session_ids(sorted(keys)) if keys else {}
+        places = [(worker.worker_id, session_id) for session_id in sorted(ids.values())]
+        found += [place for place in places if place > after]
+    return page_of(found[: limit + 1], limit, lambda one: one[1], listing=HELD_SESSIONS, place=lambda one: one)
 
 
 async def leave(tx: Transaction, worker_id: str) -> bool:

@@ -11,10 +11,10 @@ from holdfast.records.queue import WorkClaim
 from holdfast.records.workers import Heartbeat, WorkerInfo, WorkerRelease
 from holdfast.rules import checks
 from holdfast.rules import workers as rules
-from holdfast.store.context import Context
+from holdfast.store.context import Context, FacetBase
 
 
-class Workers:
+class Workers(FacetBase):
     """The live workers."""
 
     def __init__(self, context: Context) -> None:
@@ -62,6 +62,19 @@ class Workers:
         start = "" if place is None else str(place[0])
         size = checks.page_size(limit, self._context.limits)
         return await self._context.backend.read(lambda tx: operations.list_page(tx, after=start, limit=size))
+
+    async def held_sessions(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[str]:
+        """Return one page of the sessions of which workers that stopped reporting hold work or the lease.
+
+        They come by worker and id. `maintenance.explain_session` says when each is free, and what helps.
+
+        >>> len(store.workers.held_sessions())
+        0
+        """
+        place = checks.cursor(operations.HELD_SESSIONS, after, [str, str])
+        start = ("", "") if place is None else (str(place[0]), str(place[1]))
+        size = checks.page_size(limit, self._context.limits)
+        return await self._context.backend.read(lambda tx: operations.held_sessions(tx, after=start, limit=size))
 
     async def leave(self, worker_id: str) -> bool:
         """Take a worker off the list, at the end of its life. Return False if it was not listed.

@@ -208,6 +208,7 @@ READS: dict[str, Call] = {
     "artifacts.get_many": lambda store: store.artifacts.get_many("kind"),
     "artifacts.list": lambda store: store.artifacts.list(),
     "workers.list": lambda store: store.workers.list(),
+    "workers.held_sessions": lambda store: store.workers.held_sessions(),
     "maintenance.stats": lambda store: replace(store.maintenance.stats(), bytes_on_disk=None),
     "maintenance.verify": lambda store: store.maintenance.verify(),
     "maintenance.diagnose": lambda store: store.maintenance.diagnose().concerns,

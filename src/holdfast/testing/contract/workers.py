@@ -165,6 +165,21 @@ class WorkerContract(Contract):
         assert store.workers.release("w1").sessions == 1
         assert store.queue.claim_next(owner_id="w2", exclusive=True) is not None
 
+    def test_the_sessions_that_dead_workers_hold_are_listed(self, store: BlockingStore, clock: ManualClock) -> None:
+        for name in ("b", "a", "c"):
+            claimed(store, name, ttl_ms=DAY_MS)
+        store.leases.claim(OnSession("a"), owner_id="w1", ttl_ms=DAY_MS)
+        store.sessions.create("leased")
+        store.leases.claim(OnSession("leased"), owner_id="w2", ttl_ms=DAY_MS)
+        claimed(store, "worked on", ttl_ms=DAY_MS, owner_id="w3")
+        for id, ttl_ms in (("w0", 1), ("w1", 1), ("w2", 1), ("w3", DAY_MS)):
+            store.workers.heartbeat(WorkerInfo(id, host="here", pid=7), ttl_ms=ttl_ms)
+        assert list(store.workers.held_sessions()) == []
+        clock.advance(2)
+        assert list(store.workers.held_sessions()) == ["a", "b", "c", "leased"]
+        assert [*holdfast.every(store.workers.held_sessions, limit=1)] == ["a", "b", "c", "leased"]
+        assert store.workers.held_sessions(limit=4).next is None
+
     def test_a_claim_or_a_lease_is_named_once(self, store: BlockingStore, bench: Bench) -> None:
         claim, lease = claimed(store, "chat"), leased(store, "r1")
         with refused(bench, holdfast.InvalidRequest) as info:
