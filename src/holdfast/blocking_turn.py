@@ -87,7 +87,7 @@ class Turn(Facet):
 
     @property
     def messages(self) -> list[Any]:
-        """The payloads of the conversation, oldest first, with those that this turn added."""
+        """The payloads of the conversation, oldest first, with those that this turn added. For reading, see `Turn`."""
         return self._turn.messages
 
     @property
@@ -100,7 +100,7 @@ class Turn(Facet):
         self._turn.state = value
 
     def emit(self, value: Document) -> None:
-        """Show a part of the answer to those who follow the session. Outside of a worker, writes every 50 ms."""
+        """Show a part of the answer to followers of the session. Outside of a worker, writes every 50 ms."""
         if self._turn.buffer(value):
             self.flush()
 

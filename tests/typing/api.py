@@ -155,7 +155,7 @@ async def queue(store: holdfast.Store, lease: holdfast.leases.Lease) -> None:
         failed = await store.queue.fail(claim, "no answer", retry_in_ms=None, max_attempts=3)
         assert_type(failed, tuple[holdfast.WorkBatch, ...])
     assert_type(await store.queue.dead_letters(kind="mail"), holdfast.Page[holdfast.WorkBatch])
-    assert_type(await store.queue.set_limit("mail", at_once=2, per_key=1), holdfast.queue.KindLimit)
+    assert_type(await store.queue.set_limit("mail", at_once=2, per_key=1, keep=True), holdfast.queue.KindLimit)
     assert_type(await store.queue.depths(), holdfast.Page[holdfast.queue.QueueDepth])
     assert_type(await store.queue.limits(), holdfast.Page[holdfast.queue.KindLimit])
     assert_type(await store.queue.remove_limit("mail"), bool)

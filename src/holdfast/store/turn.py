@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from operator import is_
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -60,6 +61,8 @@ class TurnValues:
         self._view: SessionView | None = None
         self._is_open = False
         self._messages: list[Any] = []
+        self._conversation: list[Any] = []
+        """The same payloads, by which a change of the public list is noticed."""
         self._state: Any = {}
         self._has_touched_state = False
         self._nodes: list[Node] = []
@@ -115,7 +118,11 @@ class TurnValues:
 
     @property
     def messages(self) -> list[Any]:
-        """The payloads of the conversation, oldest first, with those that this turn added. Add with `add`."""
+        """The payloads of the conversation, oldest first, with those that this turn added. Add with `add`.
+
+        The list is for reading: a turn that replaces, removes or adds an item in it is refused at its end. Copy it to
+        change it, such as for a model: `[*turn.messages, hint]`. Messages that were stored before do not change.
+        """
         return self._messages
 
     @property
@@ -142,6 +149,7 @@ class TurnValues:
         for payload in payloads:
             self._nodes.append(Node(f"{self.turn_id}/{len(self._nodes)}", kind=kind, payload=payload))
             self._messages.append(payload)
+            self._conversation.append(payload)
 
     def keep(self) -> None:
         """Keep what the turn adds even if a person interrupts it. No effect if the turn ends in any other way.
@@ -243,6 +251,7 @@ class TurnValues:
         """Show the values of a view."""
         self._view = view
         self._messages = [] if view is None else [node.payload for node in view.graph.nodes]
+        self._conversation = list(self._messages)
         components = {} if view is None or view.checkpoint is None else view.checkpoint.components()
         self._state = components.get("turn_state", {})
 
@@ -251,9 +260,9 @@ class TurnValues:
 
         With a lease, the turn was interrupted: its claim settles nothing any more.
         """
-        shown = 0 if self._view is None else len(self._view.graph.nodes)
-        if len(self._messages) != shown + len(self._nodes):
-            raise InvalidRequest("turn.messages", "was changed, and only turn.add(...) adds to the conversation")
+        if len(self._messages) != len(self._conversation) or not all(map(is_, self._messages, self._conversation)):
+            problem = "was changed, and only turn.add(...) adds to the conversation: copy the list to change it"
+            raise InvalidRequest("turn.messages", problem)
         return Commit(
             turn_id=self.turn_id,
             # The id alone: a model answers the same question differently at each try.
@@ -308,7 +317,7 @@ class Turn(TurnValues):
         return f"Turn({self.session_id!r}, {self.turn_id!r})"
 
     def emit(self, value: Document) -> None:
-        """Show a part of the answer to those who follow the session, before it is committed. Does not wait.
+        """Show a part of the answer to followers of the session, before it is committed. Does not wait.
 
         Values that come within 50 ms share a write. They are void if the turn is tried again, and removed once it is
         committed: `session.follow` tells both. Needs a claim, which fences them: `ClaimLost` once it is lost. At most
