@@ -113,3 +113,10 @@ for one in threads: one.join(60)
 print(len(found), len(set(found)))
 """
     assert run_fresh(program) == "16 4\n"
+
+
+def test_a_facet_names_itself_and_its_store() -> None:
+    with holdfast.open_blocking("memory:") as store:
+        session = store.sessions.create("chat")
+        shown = [repr(facet) for facet in (store.queue, store.processes, store.sessions, session.attachments)]
+    assert shown == [f"Blocking{name}(memory:)" for name in ("Queue", "Processes", "Sessions", "SessionAttachments")]

@@ -33,7 +33,7 @@ class Facet:
         self.backend = backend
 
     def __repr__(self) -> str:
-        return f"blocking {self.facet!r}"
+        return f"Blocking{self.facet!r}"
 
 
 def without_await(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Facet, P], T]:

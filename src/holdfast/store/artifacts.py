@@ -13,10 +13,10 @@ from holdfast.records.common import Page
 from holdfast.rows import ArtifactRange
 from holdfast.rules import artifacts as rules
 from holdfast.rules import checks
-from holdfast.store.context import Context
+from holdfast.store.context import Context, FacetBase
 
 
-class Artifacts:
+class Artifacts(FacetBase):
     """The artifact store. Kinds are namespaces chosen by the runtime, such as `module` or `environment`."""
 
     def __init__(self, context: Context) -> None:

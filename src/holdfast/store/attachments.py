@@ -18,14 +18,14 @@ from holdfast.rows import AttachmentRow
 from holdfast.rules import attachments as rules
 from holdfast.rules import checks
 from holdfast.store.binding import Binding
-from holdfast.store.context import Context
+from holdfast.store.context import Context, FacetBase
 from holdfast.store.maintenance import Steps
 
 SWEEP_BATCH = 200
 PUT_ROUNDS = 3
 
 
-class SessionAttachments:
+class SessionAttachments(FacetBase):
     """`session.attachments`: a session sees its own attachments and no others."""
 
     def __init__(self, context: Context, binding: Binding) -> None:
@@ -253,7 +253,7 @@ class SessionAttachments:
         return forgotten
 
 
-class Attachments:
+class Attachments(FacetBase):
     """`store.attachments`: housekeeping over the attachments of every session."""
 
     def __init__(self, context: Context) -> None:

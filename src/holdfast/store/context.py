@@ -61,6 +61,19 @@ class Context(msgspec.Struct, frozen=True):
     observing: Observing | None = None
     artifact_checks: Mapping[str, ArtifactCheck] = msgspec.field(default_factory=dict[str, ArtifactCheck])
     """By kind, the check of an artifact before it is stored."""
+    remedies: list[Callable[[str], None]] | None = None
+    """Log lines of remedies that wait for the commit of `store.transaction()`, None outside of it."""
+
+    def log_remedy(self, message: str, **fields: str) -> None:
+        """Log a remedy once it is durable. In a transaction of the caller, whose end is not known, say that."""
+
+        def log(doubt: str) -> None:
+            log_event("remedy", WARNING, f"{message}{doubt}", **fields)
+
+        if self.remedies is not None:
+            self.remedies.append(log)
+        else:
+            log(", in a transaction of the caller that may be rolled back" if self.borrowed else "")
 
     def facet(self, kind: type[F]) -> type[F]:
         """Return the class to instantiate for a facet: its own, or the observed one if the store has observers."""
@@ -224,3 +237,12 @@ async def _concerns(offered: Operation[tuple[bool, int | None]], ends_s: float, 
     """Return whether there is something now, or will be before the pause ends by itself."""
     found, due_in_ms = await offered(tx)
     return found or (due_in_ms is not None and time.monotonic() + due_in_ms / 1000 < ends_s)
+
+
+class FacetBase:
+    """Base of a store's facets: `Queue(sqlite:agent.db)`."""
+
+    _context: Context
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._context.backend!r})"

@@ -19,12 +19,12 @@ from holdfast.rows import EventFilter
 from holdfast.rules import checks, leases, runs
 from holdfast.rules import events as event_rules
 from holdfast.rules import processes as rules
-from holdfast.store.context import Context
+from holdfast.store.context import Context, FacetBase
 
 T = TypeVar("T")
 
 
-class Events:
+class Events(FacetBase):
     """The logs of processes."""
 
     def __init__(self, context: Context) -> None:

@@ -9,10 +9,10 @@ from holdfast.records.common import Page, Scope
 from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
 from holdfast.rules import checks
 from holdfast.rules import grants as rules
-from holdfast.store.context import Context
+from holdfast.store.context import Context, FacetBase
 
 
-class Grants:
+class Grants(FacetBase):
     """Handles on processes."""
 
     def __init__(self, context: Context) -> None:

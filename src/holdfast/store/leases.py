@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.log import WARNING, log_event
 from holdfast.operations import leases as operations
 from holdfast.records.leases import Lease, LeaseHolder, Resource
 from holdfast.rules import leases as rules
-from holdfast.store.context import Context
+from holdfast.store.context import Context, FacetBase
 
 LEASE_TTL_MS = 900_000
 
 
-class Leases:
+class Leases(FacetBase):
     """The right to act on a process or a session, for a time."""
 
     def __init__(self, context: Context) -> None:
@@ -73,7 +72,7 @@ class Leases:
         wanted = rules.check_resource("resource", resource, self._context.limits)
         found = await self._context.backend.write(lambda tx: operations.revoke(tx, wanted))
         if found is not None:
-            log_event("remedy", WARNING, "the lease on %(resource)s was revoked", resource=rules.describe(wanted))
+            self._context.log_remedy("the lease on %(resource)s was revoked", resource=rules.describe(wanted))
         return found
 
     async def holder(self, resource: Resource) -> LeaseHolder | None:

@@ -33,7 +33,7 @@ from holdfast.rules import checks
 from holdfast.rules import diagnosis as diagnosis_rules
 from holdfast.rules import maintenance as rules
 from holdfast.rules import verification as verification_rules
-from holdfast.store.context import Context
+from holdfast.store.context import Context, FacetBase
 from holdfast.table_catalog import table_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Steps:
         self.took(self._total)
 
 
-class Maintenance:
+class Maintenance(FacetBase):
     """Housekeeping, in bounded transactions, so that other writers can run in between."""
 
     def __init__(self, context: Context) -> None:

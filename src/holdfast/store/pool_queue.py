@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import Corrupt
-from holdfast.log import WARNING, log_event
 from holdfast.operations import pool_queue, ready, settlement
 from holdfast.operations.pool_queue import NextRequest
 from holdfast.ports import Transaction
@@ -22,14 +21,13 @@ CLAIM_TTL_MS = 900_000
 BATCH = "batch %(batch_id)r of session %(session_id)r"
 
 
-def _log_remedy(message: str, session_id: str, batch_id: str) -> None:
-    log_event("remedy", WARNING, message, session_id=session_id, batch_id=batch_id)
-
-
 class PoolQueue(KindLimits):
     """The part of the queue that is not bound to one session."""
 
     _context: Context
+
+    def _log_remedy(self, message: str, session_id: str, batch_id: str) -> None:
+        self._context.log_remedy(message, session_id=session_id, batch_id=batch_id)
 
     def _next_request(
         self, owner_id: object, kinds: object, ttl_ms: object, max_batches: object, *, exclusive: object
@@ -218,7 +216,7 @@ class PoolQueue(KindLimits):
         batch = self._context.identifier("batch_id", batch_id)
         retried = await self._context.backend.write(lambda tx: settlement.retry(tx, session, batch))
         if retried is not None:
-            _log_remedy(f"{BATCH} was put back to be retried", session, batch)
+            self._log_remedy(f"{BATCH} was put back to be retried", session, batch)
         return retried
 
     async def drop(self, session_id: str, batch_id: str) -> WorkBatch | None:
@@ -233,7 +231,7 @@ class PoolQueue(KindLimits):
         batch = self._context.identifier("batch_id", batch_id)
         dropped = await self._context.backend.write(lambda tx: settlement.drop(tx, session, batch))
         if dropped is not None:
-            _log_remedy(f"{BATCH} was dropped", session, batch)
+            self._log_remedy(f"{BATCH} was dropped", session, batch)
         return dropped
 
     async def release(self, session_id: str, batch_id: str) -> tuple[WorkBatch, ...]:
@@ -250,7 +248,7 @@ class PoolQueue(KindLimits):
         batch = self._context.identifier("batch_id", batch_id)
         released = await self._context.backend.write(lambda tx: settlement.release(tx, session, batch))
         if released:
-            _log_remedy(f"the claim on {BATCH} was released", session, batch)
+            self._log_remedy(f"the claim on {BATCH} was released", session, batch)
         return released
 
     async def wait_settled(self, session_id: str, batch_id: str, *, timeout_ms: int) -> WorkBatch:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 INTERRUPTED = "interrupted"
 """The reason of an interrupt that gives none."""
 LOOK_AGAIN_MS = 1_000
-"""Longest time until a follower sees a turn that no worker committed: such a commit wakes no one."""
+"""Longest time until a follower sees a turn that no worker committed: such a commit sends no notification."""
 
 
 class ReachableSession:

@@ -9,7 +9,6 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import Corrupt, InvalidRequest
-from holdfast.log import WARNING, log_event
 from holdfast.operations import processes as operations
 from holdfast.operations import retrying, runs
 from holdfast.operations.runs import NextRequest
@@ -21,16 +20,14 @@ from holdfast.records.processes import Process, Provenance, Recovery, Run, RunCl
 from holdfast.rules import checks
 from holdfast.rules import processes as rules
 from holdfast.rules import runs as run_rules
-from holdfast.store.context import Context
+from holdfast.store.context import FacetBase
 from holdfast.store.run_handle import RunHandle
 
 CLAIM_TTL_MS = 30_000
 
 
-class RunProcesses:
+class RunProcesses(FacetBase):
     """The part of `store.processes` that is about runs."""
-
-    _context: Context
 
     async def start(
         self,
@@ -101,9 +98,8 @@ class RunProcesses:
         run = self.handle(receipt.process.id)
         run.receipt = receipt
         if receipt.created:
-            log_event(
-                "remedy", WARNING, "run %(process_id)s was retried as %(retry)s", process_id=checked, retry=run.id
-            )
+            said = "run %(process_id)s was retried as %(retry)s"
+            self._context.log_remedy(said, process_id=checked, retry=run.id)
         return run
 
     def handle(self, process_id: str) -> RunHandle:

@@ -11,10 +11,10 @@ from holdfast.records.restoring import RestoreReceipt
 from holdfast.records.schedules import Firing, Schedule
 from holdfast.rules import checks
 from holdfast.rules import schedules as rules
-from holdfast.store.context import Context
+from holdfast.store.context import Context, FacetBase
 
 
-class Schedules:
+class Schedules(FacetBase):
     """Declared schedules. Workers call `fire_next`; needs the extra `holdfast[schedules]`."""
 
     def __init__(self, context: Context) -> None:

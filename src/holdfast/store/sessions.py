@@ -23,7 +23,7 @@ from holdfast.rules import checks
 from holdfast.rules import commits as commit_rules
 from holdfast.rules import labels as label_rules
 from holdfast.rules import sessions as rules
-from holdfast.store.context import Context
+from holdfast.store.context import Context, FacetBase
 from holdfast.store.session import Session
 
 ERASED_A_STEP = 1_000
@@ -39,7 +39,7 @@ LISTINGS: Final[dict[SessionOrder, tuple[str, list[type]]]] = {
 """For each order the name that its cursors bear, and the types of a place."""
 
 
-class Sessions:
+class Sessions(FacetBase):
     """`store.sessions`."""
 
     def __init__(self, context: Context) -> None:

@@ -11,7 +11,7 @@ from weakref import ref
 
 import msgspec
 
-from holdfast.errors import InvalidRequest
+from holdfast.errors import HoldfastError, InvalidRequest
 from holdfast.open_transaction import Entered
 from holdfast.operations.key_frames import StagedKeyFrames
 from holdfast.store.context import Context
@@ -55,6 +55,7 @@ class TransactionBlock:
         self._over = over
         self._timeout_ms = timeout_ms
         self._frames = StagedKeyFrames(context.key_frames)
+        self._remedies: list[Callable[[str], None]] = []
         self._taken = False
         self._process_id = os.getpid()
         self._mark: ref[Mark] | None = None
@@ -82,7 +83,13 @@ class TransactionBlock:
             self._timeout_ms, None if self._mark is None else self._is_left
         )
         return self._over(
-            msgspec.structs.replace(self._context, backend=backend, borrowed="transaction", key_frames=self._frames)
+            msgspec.structs.replace(
+                self._context,
+                backend=backend,
+                borrowed="transaction",
+                key_frames=self._frames,
+                remedies=self._remedies,
+            )
         )
 
     def ends_here(self, error: BaseException | None) -> bool:
@@ -97,8 +104,18 @@ class TransactionBlock:
         if error is not None:
             await transaction.roll_back()
             return
-        await transaction.commit()
+        try:
+            await transaction.commit()
+        except HoldfastError as failed:
+            if failed.outcome != "not_applied":
+                self._log_remedies(", in a transaction of which it is not known whether it was committed")
+            raise
         self._frames.pass_on()
+        self._log_remedies("")
+
+    def _log_remedies(self, doubt: str) -> None:
+        for log in self._remedies:
+            log(doubt)
 
     async def __aenter__(self) -> Store:
         self.take()
