@@ -7,7 +7,7 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from functools import partial
@@ -21,7 +21,7 @@ THREAD_GRACE_S = 5.0
 """Time for a function in a thread to return at a shutdown, after it was told to. Then its work is given back."""
 
 CANCEL_S = 1.0
-"""Time for a coroutine to end after it was cancelled at its limit. Then it is told of."""
+"""Time for a coroutine to end after it was cancelled at its limit. Then a warning is logged."""
 
 
 class Caller:
@@ -40,20 +40,42 @@ class Caller:
         named: dict[str, Any] | None = None,
         *,
         held: Held | None = None,
+        left: Callable[[], list[asyncio.Future[Any]]] = list,
     ) -> Any:
         """Call a handler within its time. A function in a thread cannot be cancelled: wait until it returns.
 
-        While it runs over its limit, the claim `held` says so.
+        While it runs over its limit, the claim `held` says so. After an error, also wait for the steps in threads that
+        are `left` running: the next attempt would call them a second time meanwhile.
         """
         limit = asyncio.timeout(handler.timeout_s)
+        tell = partial(_tell_overdue, handler, limit, held, "in a thread, which cannot be stopped")
         function = partial(handler.function, *arguments, **(named or {}))
+        try:
+            return await self._within(limit, handler, function, subject, held, tell)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            calls = left()
+            if calls:
+                tell()
+                await self._returned(calls)
+            raise
+
+    async def _within(
+        self,
+        limit: asyncio.Timeout,
+        handler: Registered,
+        function: Callable[[], Any],
+        subject: Any,
+        held: Held | None,
+        tell: Callable[[], None],
+    ) -> Any:
         try:
             async with limit:
                 if handler.is_async:
                     with self._watched(handler, limit, held):
                         answer = function()
                         return await answer if inspect.isawaitable(answer) else answer
-                tell = partial(_tell_overdue, handler, limit, held, "in a thread, which cannot be stopped")
                 answer = await self._in_thread(function, subject, tell)
                 # A plain function may call an async one.
                 return await answer if inspect.isawaitable(answer) else answer
@@ -64,7 +86,7 @@ class Caller:
 
     @contextmanager
     def _watched(self, handler: Registered, limit: asyncio.Timeout, held: Held | None) -> Generator[None]:
-        """Tell of a coroutine that goes on although it was cancelled at its limit."""
+        """Warn of a coroutine that keeps running after it was cancelled at its limit."""
         if handler.timeout_s is None:
             yield
             return
@@ -86,22 +108,23 @@ class Caller:
             subject.cancelled = True
             if not answer.done():
                 tell()
-            await self._returned(answer)
+            await self._returned([answer])
             raise
 
-    async def _returned(self, answer: asyncio.Future[Any]) -> None:
-        """Wait for a thread that cannot be cancelled, at a shutdown only for a while."""
+    async def _returned(self, answers: list[asyncio.Future[Any]]) -> None:
+        """Wait for threads that cannot be cancelled, at a shutdown only for a while."""
         deadline_s = None
-        while not answer.done():
+        while not all(answer.done() for answer in answers):
             if self.is_cancelling and deadline_s is None:
                 deadline_s = time.monotonic() + THREAD_GRACE_S
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return
             with suppress(asyncio.CancelledError):  # a second one, of the shutdown
-                await asyncio.wait([answer], timeout=left_s)
-        with suppress(BaseException):  # the cancel tells more
-            answer.result()
+                await asyncio.wait(answers, timeout=left_s)
+        for answer in answers:
+            with suppress(BaseException):  # the cancel tells more
+                answer.result()
 
 
 def _tell_overdue(
@@ -128,15 +151,40 @@ class StepThreads:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._free = threading.Semaphore(0)
 
-    async def __call__(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
-        """Call a function in a thread. Called by the event loop's thread alone."""
+    def noting(self, left: list[asyncio.Future[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Return a function that calls another one in a thread. Calls that go on after a cancel are added to `left`.
+
+        Called by the event loop's thread alone.
+        """
+        return partial(self._call, left)
+
+    async def _call(
+        self, left: list[asyncio.Future[Any]], function: Callable[..., Any], /, *args: Any, **named: Any
+    ) -> Any:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        self._calls.put(partial(_call_in_thread, copy_context(), partial(function, *args, **named), loop, answer))
+        returned: asyncio.Future[None] = loop.create_future()
+        begin = threading.Lock()
+        """Taken by the thread that makes the call, or by a cancel before that."""
+
+        def begun() -> None:
+            if answer.cancelled() or not begin.acquire(blocking=False):
+                return  # while it waited for a thread
+            call()
+            with suppress(RuntimeError):  # the event loop has ended
+                loop.call_soon_threadsafe(returned.set_result, None)
+
+        call = partial(_call_in_thread, copy_context(), partial(function, *args, **named), loop, answer)
+        self._calls.put(begun)
         if not self._free.acquire(blocking=False) and self._count < self._most:
             self._count += 1
             threading.Thread(target=self._work, name="holdfast-step", daemon=True).start()
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if not begin.acquire(blocking=False):
+                left.append(returned)
+            raise
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -156,8 +204,6 @@ def _call_in_thread(
     answer: asyncio.Future[Any],
 ) -> None:
     """Call a function in its thread, and hand its answer or its error to the event loop."""
-    if answer.cancelled():
-        return  # while it waited for a thread
     try:
         result = context.run(function)
     except BaseException as error:

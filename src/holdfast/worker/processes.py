@@ -53,7 +53,7 @@ class Runs:
         lease_ms: int,
         *,
         in_memory_ms: int = IN_MEMORY_MS,
-        in_thread: InThread = asyncio.to_thread,
+        in_thread: Callable[[list[asyncio.Future[Any]]], InThread],
     ) -> None:
         self._in_memory_ms = in_memory_ms
         self._in_thread = in_thread
@@ -100,7 +100,7 @@ class Runs:
         runner = self._runner
         journal = Journal(self._store, claim)
         run = Run(claim, self._store, journal, runner.persist)
-        run.in_memory_ms, run.in_thread = self._in_memory_ms, self._in_thread
+        run.in_memory_ms, run.in_thread = self._in_memory_ms, self._in_thread(run.left_calls)
         run.check_start = runner.handlers.check_start
         handler = runner.handlers.of_run(run.kind, run.version)
         with runner.holding(claim.lease, self._lease_ms, sent_s) as held:
@@ -220,8 +220,13 @@ class Runs:
         watch = loop.call_later(
             WATCH_AFTER_S, lambda: watching.append(loop.create_task(self._watch(run, journal, task)))
         )
+
+        def left() -> list[asyncio.Future[Any]]:
+            # A run that ends as cancelled is not called again, and need not wait for its steps.
+            return [] if journal.cancel is not None else run.left_calls
+
         try:
-            value = await self._runner.caller.call(handler, args, run, named, held=held)
+            value = await self._runner.caller.call(handler, args, run, named, held=held, left=left)
         finally:
             run.steps.has_ended = True
             watch.cancel()

@@ -56,6 +56,8 @@ class Run:
         self._store = store
         self.in_memory_ms = IN_MEMORY_MS
         self.in_thread: InThread = asyncio.to_thread
+        self.left_calls: list[asyncio.Future[Any]] = []
+        """Steps in threads that went on after the handler was cancelled, or did not wait for them any longer."""
         self.check_start: Callable[[str, str, Any], None] | None = None
         """Refuses arguments that do not fit the handler of a run, if the worker has it."""
         self.wrap_branch: Callable[[Awaitable[Any]], Awaitable[Any]] = lambda branch: branch
@@ -426,7 +428,7 @@ class Run:
         return process.outcome
 
     async def progress(self, payload: Any) -> None:
-        """Append a report for those who follow the run with `store.events.follow(run.id)`, once.
+        """Append a report for followers of the run with `store.events.follow(run.id)`, once.
 
         It is an event of the run's journal: `JournalFull` if that has no room.
         """

@@ -343,7 +343,7 @@ class StepCall:
         if self._retry is None:
             raised = self._raised(self._note(error, began_s))
             if type(raised) is not type(error) or error.__cause__ is not None or error.__context__ is not None:
-                raise raised  # its context tells the rest to those who read a log
+                raise raised  # keeps the context of the exception for logs
             raise raised.with_traceback(error.__traceback__) from None
         facts = self._failure(error, began_s)
         delay_ms = self._retry.delay_after(attempt, error, chance=random.random())  # noqa: S311 - spreads retries
@@ -490,7 +490,7 @@ def _used_before(name: str, call: str) -> tuple[str, str]:
 
 
 def milliseconds(field: str, seconds: object) -> int:
-    """Return a length of time in milliseconds. Raises `InvalidRequest` if it is none."""
+    """Return a length of time in milliseconds. Raises `InvalidRequest` if it is not one."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_S:
         raise holdfast.InvalidRequest(field, f"must be a number of seconds from 0 to {LONGEST_S:g}")
     return int(1000 * seconds)
