@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.worker import Failure, Job, Retry, Worker
+from holdfast.worker import Failure, Job, Retry, Run, Worker, unhandled
 from holdfast.worker.calls import StepThreads
 from holdfast.worker.housekeeping import NAME
 
@@ -123,6 +123,46 @@ def test_ready_work_without_a_handler_is_warned_of(
     assert [record.getMessage() for record in caplog.records] == [
         "kind 'fax' has 3 ready batches and no handler here: add one, or run its worker"
     ]
+
+
+def test_an_unknown_kind_behind_many_processes_is_warned_of(
+    url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(60):
+        store.processes.register(holdfast.ProcessRegistration(f"a{number}", holdfast.processes.External()))
+    store.processes.start("research", id="z")
+    worker = Worker(url)
+    worker.job("mail")(lambda job: None)
+    worker.run(until_idle=True)
+    assert "kind 'research' has 1 runs of version '1' that wait and no handler here" in caplog.text
+
+
+def test_looks_for_unknown_kinds_go_on_where_the_last_one_ended(
+    url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MOST_PROCESSES", 6), ("PROCESSES_PER_PAGE", 4), ("MOST_SESSIONS", 2), ("LOOK_EVERY_S", 0.01)):
+        monkeypatch.setattr(unhandled, name, value)
+    for number in range(20):
+        store.processes.register(holdfast.ProcessRegistration(f"a{number}", holdfast.processes.External()))
+    store.processes.start("research", id="z")
+    store.workers.heartbeat(holdfast.workers.WorkerInfo("other", host="h", pid=7, kinds=("known",)), ttl_ms=60_000)
+    for number in range(5):
+        put(store, 1, session_id=f"a{number}", kind="known")
+    put(store, 1, session_id="z", kind="fax")
+    worker = Worker(url)
+    worker.job("mail")(lambda job: None)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    deadline_s = time.monotonic() + WAIT_S
+    try:
+        for kind in ("research", "fax"):
+            while caplog.text.count(f"kind '{kind}' has 1 ") < 2:
+                assert time.monotonic() < deadline_s, f"{kind} is found in each round"
+                time.sleep(0.01)
+    finally:
+        worker.stop()
+        thread.join(WAIT_S)
+    assert "kind 'known'" not in caplog.text
 
 
 def test_a_run_of_a_version_without_a_handler_is_warned_of_and_explained(
@@ -454,17 +494,21 @@ def test_plain_steps_that_block_run_at_once_and_do_not_keep_the_worker_from_endi
 def test_a_step_that_waits_for_a_thread_and_is_cancelled_is_not_called() -> None:
     async def main() -> list[str]:
         threads, gate, calls = StepThreads(1), threading.Event(), list[str]()
+        call = threads.noting([])
 
         def first() -> None:
             gate.wait(WAIT_S)
             calls.append("first")
 
-        tasks = [asyncio.create_task(threads(first)), asyncio.create_task(threads(calls.append, "second"))]
+        async def start(function: Callable[..., None], *args: str) -> None:
+            await call(function, *args)
+
+        tasks = [asyncio.create_task(start(first)), asyncio.create_task(start(calls.append, "second"))]
         await asyncio.sleep(0)
         tasks[1].cancel()
         gate.set()
         await tasks[0]
-        await threads(calls.append, "third")
+        await call(calls.append, "third")
         threads.close()
         return calls
 
@@ -515,6 +559,67 @@ def test_a_handler_over_its_time_limit_is_told_while_it_runs(
     assert f"runs longer than its 0.1 s {reason}: {work_id} waits" in caplog.text
 
 
+@pytest.mark.parametrize("way", ["time limit", "error beside it"])
+def test_a_step_in_a_thread_has_returned_before_the_next_attempt_calls_it(
+    url: str, store: holdfast.BlockingStore, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(url)
+    lock, running, calls, most = threading.Lock(), 0, 0, 0
+
+    def slow() -> None:
+        nonlocal running, calls, most
+        with lock:
+            running, calls = running + 1, calls + 1
+            most = max(most, running)
+            is_first = calls == 1
+        if is_first:
+            time.sleep(0.6)
+        with lock:
+            running -= 1
+
+    @worker.process("agent", timeout_s=0.2 if way == "time limit" else None, retry=Retry(2, backoff_s=0))
+    async def agent(run: Run) -> None:
+        if way == "time limit":
+            await run.step("slow", slow)
+        else:
+            async with asyncio.timeout(0.2 if run.attempt == 1 else WAIT_S):
+                await run.step("slow", slow)
+
+    store.processes.start("agent", id="r1")
+    worker.run(until_idle=True)
+    assert store.processes.handle("r1").outcome() == holdfast.processes.Completed()
+    assert (calls, most) == (2, 1)
+    assert ("runs longer than its 0.2 s in a thread, which cannot be stopped" in caplog.text) == (way == "time limit")
+
+
+def test_a_run_that_is_cancelled_does_not_wait_for_its_step_in_a_thread(
+    url: str, store: holdfast.BlockingStore
+) -> None:
+    worker = Worker(url)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        begun.set()
+        goes_on.wait(WAIT_S)
+
+    @worker.process("agent")
+    async def agent(run: Run) -> None:
+        await run.step("block", block)
+
+    handle = store.processes.start("agent", id="r1")
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    try:
+        assert begun.wait(WAIT_S)
+        store.events.request_cancel("r1", reason="enough")
+        assert handle.outcome(timeout_ms=int(1000 * WAIT_S)) == holdfast.processes.Cancelled("enough")
+        assert not goes_on.is_set()
+    finally:
+        goes_on.set()
+        worker.stop()
+        thread.join(WAIT_S)
+
+
 def test_limits_that_are_left_out_are_warned_of(
     url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -548,6 +653,26 @@ def test_a_limit_that_is_left_out_beside_another_is_kept_and_warned_of(caplog: p
     assert [record.getMessage() for record in caplog.records if "limit" in record.getMessage()] == [
         "kind 'mail' keeps a stored limit that no handler here declares: see holdfast queue limits",
     ]
+
+
+def test_a_worker_that_starts_keeps_a_limit_that_is_set_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> list[holdfast.queue.KindLimit]:
+        async with holdfast.open("memory:") as store:
+            await store.queue.set_limit("mail", per_key=1)
+            set_limit = store.queue.set_limit
+
+            async def outrun(kind: str, **limits: Any) -> holdfast.queue.KindLimit:
+                await set_limit("mail", per_key=7)
+                return await set_limit(kind, **limits)
+
+            monkeypatch.setattr(store.queue, "set_limit", outrun)
+            worker = Worker(store)
+            worker.job("mail", at_once=10)(lambda job: None)
+            await worker.serve(until_idle=True)
+            return list(await store.queue.limits())
+
+    [stored] = asyncio.run(main())
+    assert (stored.at_once, stored.per_key) == (10, 7)
 
 
 def test_runs_of_a_paused_kind_wait_for_the_resume(

@@ -24,7 +24,7 @@ from holdfast.worker.router import Router
 from holdfast.worker.running import Runner
 from holdfast.worker.schedules import Schedules, Upkeep
 from holdfast.worker.tally import Tally
-from holdfast.worker.unhandled import look_for_unhandled, note_unhandled
+from holdfast.worker.unhandled import UnhandledKinds
 from holdfast.worker.work import Work
 
 LEAST_THREADS = 32
@@ -190,16 +190,17 @@ class Service:
         ]
         threads = StepThreads(max(LEAST_THREADS, self.concurrency))
         for lease_ms, kinds_of_runs in self._handlers.runs(self._lease_ms).items():
-            claimers.append(Claimer(runner, slots, Runs(runner, kinds_of_runs, lease_ms, in_thread=threads)))
+            claimers.append(Claimer(runner, slots, Runs(runner, kinds_of_runs, lease_ms, in_thread=threads.noting)))
         claiming = asyncio.create_task(drain(runner, claimers) if until_idle else serve(claimers))
         stopping = asyncio.create_task(self._stopping.wait())
         watching = asyncio.create_task(self._watch(runner))
-        looking = asyncio.create_task(look_for_unhandled(runner))
+        unhandled = UnhandledKinds(runner)
+        looking = asyncio.create_task(unhandled.look_on())
         try:
             await asyncio.wait([claiming, stopping], return_when=asyncio.FIRST_COMPLETED)
             if claiming.done():
                 claiming.result()
-                await note_unhandled(runner)
+                await unhandled.note()
         finally:
             looking.cancel()
             for task in (claiming, stopping):

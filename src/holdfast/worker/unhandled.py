@@ -1,4 +1,7 @@
-"""Warns of work and runs that wait because neither this worker nor another live one has a handler for their kind."""
+"""Warns of work and runs that wait because neither this worker nor another live one has a handler for their kind.
+
+One look costs the same however much is stored. The next one goes on where it ended, so that each kind is found in time.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +19,53 @@ LOOK_EVERY_S = 60.0
 MOST_SESSIONS = 20
 MOST_BATCHES = 50
 """Sessions, and batches of each, that one look reads: the counts are a lower bound."""
+MOST_PROCESSES = 2_000
+PROCESSES_PER_PAGE = 200
+"""Processes that one look reads, and those of one page."""
 
 
-async def unhandled(store: holdfast.Store, handled: Collection[str]) -> Counter[str]:
-    """Count ready batches of other kinds, by kind, in the first sessions that have ready work."""
+async def unhandled(
+    store: holdfast.Store, handled: Collection[str], after: str | None = None
+) -> tuple[Counter[str], str | None]:
+    """Count ready batches of other kinds, by kind, in the next sessions that have ready work.
+
+    Also return the place at which the next look goes on, None for the beginning.
+    """
     found: Counter[str] = Counter()
     now_ms = await store.now_ms()
-    for session_id in await store.queue.sessions(limit=MOST_SESSIONS):
+    page = await store.queue.sessions(after=after, limit=min(MOST_SESSIONS, store.limits.page))
+    for session_id in page:
         for batch in await store.queue.list_pending(session_id, limit=MOST_BATCHES):
             is_ready = batch.available_at_ms <= now_ms and batch.retry_at_ms <= now_ms
             if is_ready and batch.kind not in handled:
                 found[batch.kind] += 1
-    return found
+    return found, page.next
 
 
 async def unhandled_runs(
-    store: holdfast.Store, handlers: Handlers, others: Sequence[holdfast.workers.WorkerInfo]
-) -> Counter[tuple[str, str]]:
-    """Count runs of other kinds or versions that no worker has begun, among the first processes that run."""
+    store: holdfast.Store,
+    handlers: Handlers,
+    others: Sequence[holdfast.workers.WorkerInfo],
+    after: str | None = None,
+) -> tuple[Counter[tuple[str, str]], str | None]:
+    """Count runs of other kinds or versions that no worker has begun, among the next processes that run.
+
+    Also return the place at which the next look goes on, None for the beginning.
+    """
     found: Counter[tuple[str, str]] = Counter()
-    for process in await store.processes.list(limit=MOST_BATCHES):
-        run = process.input
-        if not isinstance(run, holdfast.processes.Run) or process.attempt > 0 or run.kind == housekeeping.NAME:
-            continue
-        if not handlers.takes(run) and not any(_takes(worker, run) for worker in others):
-            found[run.kind, run.version] += 1
-    return found
+    seen = 0
+    while seen < MOST_PROCESSES:
+        page = await store.processes.list(after=after, limit=min(PROCESSES_PER_PAGE, store.limits.page))
+        for process in page:
+            run = process.input
+            if not isinstance(run, holdfast.processes.Run) or process.attempt > 0 or run.kind == housekeeping.NAME:
+                continue
+            if not handlers.takes(run) and not any(_takes(worker, run) for worker in others):
+                found[run.kind, run.version] += 1
+        seen, after = seen + len(page), page.next
+        if after is None:
+            break
+    return found, after
 
 
 def _takes(worker: holdfast.workers.WorkerInfo, run: holdfast.processes.Run) -> bool:
@@ -49,28 +73,40 @@ def _takes(worker: holdfast.workers.WorkerInfo, run: holdfast.processes.Run) -> 
     return run.kind in worker.kinds and run.version in worker.versions.get(run.kind, (run.version,))
 
 
-async def note_unhandled(runner: Runner) -> None:
-    """Log the kinds that wait without a handler, if the database can tell."""
-    handled = {*runner.handlers.kinds("turn"), *runner.handlers.kinds("job")}
-    try:
-        workers = [one async for one in holdfast.every(runner.store.workers.list) if one.id != runner.owner_id]
-        found = await unhandled(runner.store, handled.union(*(one.kinds for one in workers)))
-        runs = await unhandled_runs(runner.store, runner.handlers, workers)
-    except holdfast.HoldfastError:
-        return  # the loops that claim report it
-    for kind, count in sorted(found.items()):
-        message = "kind %(kind)r has %(count)s ready batches and no handler here: add one, or run its worker"
-        log_event("worker", WARNING, message, kind=kind, count=count)
-    for (kind, version), count in sorted(runs.items()):
+class UnhandledKinds:
+    """Looks for kinds without a handler, now and then."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._session: str | None = None
+        self._process: str | None = None
+
+    async def note(self) -> None:
+        """Log the kinds that wait without a handler, if the database can tell."""
+        runner = self._runner
+        handled = {*runner.handlers.kinds("turn"), *runner.handlers.kinds("job")}
+        try:
+            workers = [one async for one in holdfast.every(runner.store.workers.list) if one.id != runner.owner_id]
+            known = handled.union(*(one.kinds for one in workers))
+            found, self._session = await unhandled(runner.store, known, self._session)
+            runs, self._process = await unhandled_runs(runner.store, runner.handlers, workers, self._process)
+        except holdfast.HoldfastError:
+            return  # the loops that claim report it
+        for kind, count in sorted(found.items()):
+            message = "kind %(kind)r has %(count)s ready batches and no handler here: add one, or run its worker"
+            log_event("worker", WARNING, message, kind=kind, count=count)
+        for (kind, version), count in sorted(runs.items()):
+            self._note_runs(kind, version, count)
+
+    def _note_runs(self, kind: str, version: str, count: int) -> None:
         message = "kind %(kind)r has %(count)s runs of version %(version)r that wait and no handler here: %(advice)s"
-        here = runner.handlers.versions(kind)
+        here = self._runner.handlers.versions(kind)
         others = f"handled here are {', '.join(here)}; pass version= to the start, or run the worker of that version"
         advice = others if here else "add one, or run its worker"
         log_event("worker", WARNING, message, kind=kind, version=version, count=count, advice=advice)
 
-
-async def look_for_unhandled(runner: Runner) -> None:
-    """Look now and then, for ever."""
-    while True:
-        await asyncio.sleep(LOOK_EVERY_S)
-        await note_unhandled(runner)
+    async def look_on(self) -> None:
+        """Look now and then, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self.note()
