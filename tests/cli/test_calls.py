@@ -398,6 +398,42 @@ def test_bash_completes_ids_of_the_store(tmp_path: Path, monkeypatch: pytest.Mon
     assert completed(["holdfast", "--url", str(file), "processes", "show", ""]) == {"run-1"}
 
 
+def test_bash_completes_batches_and_passes_all_options_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "holdfast"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    shown = completed(["holdfast", "--schema", "agents", "--pooler=transaction", "queue", "retry", "chat-1", "b"])
+    assert shown >= {"complete", "--schema", "agents", "--pooler=transaction", "--session=chat-1", "batches", "b"}
+    assert "batches" not in completed(["holdfast", "queue", "retry", "c"]), "the session comes first"
+    assert "batches" not in completed(["holdfast", "queue", "retry", "chat-1", "b1", ""])
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_with_the_options_of_the_store(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script"
+    script.write_text(run("completion", "fish").out)
+    program = tmp_path / "bin" / "holdfast"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    def offered(line: str) -> set[str]:
+        program = f"source {script}; complete -C {shlex.quote(line)}"
+        done = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True, check=True)
+        return {one.partition("\t")[0] for one in done.stdout.splitlines()}
+
+    assert offered("holdfast --url a.db --schema=agents sessions show ") >= {"--url", "a.db", "--schema=agents"}
+    assert offered("holdfast --url a.db queue retry chat-1 ") >= {"--session=chat-1", "batches", "a.db"}
+    assert "batches" not in offered("holdfast queue retry ")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_parses(run: Any, tmp_path: Path, shell: str) -> None:
     if shutil.which(shell) is None:

@@ -142,6 +142,17 @@ def test_ids_are_listed_for_completion(on: Any, url: str) -> None:
     assert on("complete", "any", "--json").json == {"ids": ["mail", "chat-1"]}
 
 
+def test_batches_are_listed_for_completion(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("chat").enqueue("x", source_key="k1")
+        waiting = [one.batch_id for one in store.queue.list("chat")]
+    assert on("complete", "batches", "--session", "chat").out.split() == waiting
+    assert on("complete", "batches", "--session", "chat", "no").out == ""
+    for words in (["batches"], ["sessions", "--session", "chat"]):
+        said = on("complete", *words)
+        assert (said.code, "--session" in said.err) == (2, True)
+
+
 def test_ids_are_found_by_their_beginning_among_many(on: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ids, "MOST", 10)
     with holdfast.open_blocking(url) as store:

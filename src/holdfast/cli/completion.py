@@ -17,6 +17,7 @@ KINDS_OF_IDS = {
     "PROCESS": "processes",
     "SCHEDULE": "schedules",
     "HANDLE": "subscriptions",
+    "BATCH": "batches",
     "ID": "any",
 }
 """The ids that an argument of this name takes, as `holdfast complete` calls them."""
@@ -28,7 +29,7 @@ _holdfast_ids() {
   local -a found
   case "$current" in [\\'\\"]*) quote="${current:0:1}"; typed="${current:1}" ;; esac
   [[ "$quote" == "'" ]] || typed="${typed//\\\\/}"
-  mapfile -t found < <(holdfast complete "${url[@]}" "$1" -- "$typed" 2>/dev/null)
+  mapfile -t found < <(holdfast complete "${store[@]}" "$1" -- "$typed" 2>/dev/null)
   # Bash replaces only the text after the last colon, unless the word is quoted.
   [[ -z "$quote" && "$COMP_WORDBREAKS" == *:* ]] && before="${current%"${current##*:}"}"
   COMPREPLY=()
@@ -54,6 +55,31 @@ BASH_WORDS = """\
 """
 
 
+FISH_STORE = """\
+function __holdfast_store
+  set -l words (commandline -opc | string unescape)
+  set -l at 2
+  while test $at -le (count $words)
+    switch $words[$at]
+      case --url --schema --pooler
+        set -l value (math $at + 1)
+        test $value -le (count $words); and printf "%s\\n" $words[$at] $words[$value]
+        set at $value
+      case "--url=*" "--schema=*" "--pooler=*"
+        printf "%s\\n" $words[$at]
+    end
+    set at (math $at + 1)
+  end
+end
+function __holdfast_batches
+  # The session is the last word before a batch that is not the command itself.
+  set -l words (commandline -opc | string unescape)
+  string match -qr -- "^(-|queue\\$|show\\$|cancel\\$|release\\$|retry\\$|drop\\$)" $words[-1]; and return
+  holdfast complete (__holdfast_store) --session=$words[-1] batches -- (commandline -ct | string unescape) 2>/dev/null
+end"""
+"""Repeats the options that name the store, and offers the batches of a session."""
+
+
 class Place(NamedTuple):
     """A point of the command tree: the words that may follow, and the options that take a value (listed or free)."""
 
@@ -63,6 +89,8 @@ class Place(NamedTuple):
     valued: list[str]
     ids: str | None
     """The kind of ids that its first argument is, if it is one."""
+    has_batch: bool
+    """True if its second argument is a batch of the session that the first one names."""
     options_of_ids: dict[str, str]
     """Options whose value is an id, with its kind."""
 
@@ -95,7 +123,7 @@ def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
         for name in action.option_strings if action.nargs != 0 else ():
             valued.append(name)
             choices[name] = listed
-    yield Place(path, words, choices, valued, ids[0] if ids else None, options_of_ids)
+    yield Place(path, words, choices, valued, ids[0] if ids else None, ids[1:2] == ["batches"], options_of_ids)
     for name, inner in below:
         yield from places(inner, (*path, name))
 
@@ -115,32 +143,41 @@ def bash(found: list[Place]) -> str:
     of_ids = {name: kind for place in found for name, kind in place.options_of_ids.items()}
     values += "".join(f"    {name}) _holdfast_ids {kind}; return ;;\n" for name, kind in sorted(of_ids.items()))
     free = "|".join(name for name in valued if name not in listed and name not in of_ids)
-    ids = "".join(f'    "{" ".join(place.path)}") kind={place.ids} ;;\n' for place in found if place.ids)
+    ids, batches = _cases_of_ids(found)
     return f"""\
 # bash completion for holdfast; load it with: source <(holdfast completion bash)
 {BASH_IDS}_holdfast() {{
   local current before path="" word longer words="" index line="${{COMP_LINE:0:COMP_POINT}}"
-  local kind="" given=0
-  local -a typed=() url=()
+  local kind="" batches="" given=0 first=""
+  local -a typed=() store=()
   local -A known=({known})
 {BASH_WORDS}  current="${{typed[${{#typed[@]}}-1]}}" before="${{typed[${{#typed[@]}}-2]}}"
   for ((index = 1; index < ${{#typed[@]}} - 1; index++)); do
     word="${{typed[index]}}"
     case "$word" in
-    --url) url=(--url "${{typed[index+1]}}"); ((index++)); continue ;;
-    --url=*) url=("$word"); continue ;;
+    --url|--schema|--pooler) store+=("$word" "${{typed[index+1]}}"); ((index++)); continue ;;
+    --url=*|--schema=*|--pooler=*) store+=("$word"); continue ;;
     {"|".join(valued)}) ((index++)); continue ;;
     -*) continue ;;
     esac
     longer="${{path:+$path }}$word"
-    if [[ -n "${{known[$longer]}}" ]]; then path="$longer"; else given=1; fi
+    if [[ -n "${{known[$longer]}}" ]]; then path="$longer"; else first="${{first:-$word}}"; ((given += 1)); fi
   done
   case "$before" in
 {values}    {free}) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case "$path" in
 {ids}  esac
+  case "$path" in
+    {batches}) batches=yes ;;
+  esac
   if [[ -n "$kind" && "$given" == 0 && "$current" != -* ]]; then _holdfast_ids "$kind"; return; fi
+  if [[ -n "$batches" && "$given" == 1 && "$current" != -* ]]; then
+    first=${{first//[\\\\\\'\\"]/}}
+    store+=("--session=$first")
+    _holdfast_ids batches
+    return
+  fi
   case "$path" in
 {cases}  esac
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
@@ -161,42 +198,55 @@ def zsh(found: list[Place]) -> str:
     known = " ".join(f'"{" ".join(place.path)}" 1' for place in found if place.path)
     of_ids = {name: kind for place in found for name, kind in place.options_of_ids.items()}
     values += "".join(f"    {name}) _holdfast_ids {kind}; return ;;\n" for name, kind in sorted(of_ids.items()))
-    ids = "".join(f'    "{" ".join(place.path)}") kind={place.ids} ;;\n' for place in found if place.ids)
+    ids, batches = _cases_of_ids(found)
     return f"""\
 #compdef holdfast
 # zsh completion for holdfast; load it with: source <(holdfast completion zsh)
 _holdfast_ids() {{
   local -a found
-  found=("${{(@f)$(holdfast complete "${{url[@]}}" "$1" -- "${{(Q)PREFIX}}" 2>/dev/null)}}")
+  found=("${{(@f)$(holdfast complete "${{store[@]}}" "$1" -- "${{(Q)PREFIX}}" 2>/dev/null)}}")
   compadd -a found
 }}
 _holdfast() {{
-  local word longer where="" index kind="" given=0
-  local -a url
+  local word longer where="" index kind="" batches="" given=0 first=""
+  local -a store
   local -a offers
   local -A known=({known})
   for ((index = 2; index < CURRENT; index++)); do
     word="${{words[index]}}"
     case "$word" in
-    --url) url=(--url "${{words[index+1]}}"); ((index++)); continue ;;
+    --url|--schema|--pooler) store+=("$word" "${{(Q)words[index+1]}}"); ((index++)); continue ;;
+    --url=*|--schema=*|--pooler=*) store+=("${{(Q)word}}"); continue ;;
     {"|".join(valued)}) ((index++)); continue ;;
     -*) continue ;;
     esac
     longer="${{where:+$where }}$word"
-    if [[ -n "${{known[$longer]}}" ]]; then where="$longer"; else given=1; fi
+    if [[ -n "${{known[$longer]}}" ]]; then where="$longer"; else first="${{first:-${{(Q)word}}}}"; ((given += 1)); fi
   done
   case "${{words[CURRENT-1]}}" in
 {values}    {"|".join(name for name in valued if name not in listed and name not in of_ids)}) _files; return ;;
   esac
   case "$where" in
 {ids}  esac
+  case "$where" in
+    {batches}) batches=yes ;;
+  esac
   if [[ -n "$kind" && "$given" == 0 && "$PREFIX" != -* ]]; then _holdfast_ids "$kind"; return; fi
+  if [[ -n "$batches" && "$given" == 1 && "$PREFIX" != -* ]]; then
+    store+=("--session=$first"); _holdfast_ids batches; return
+  fi
   case "$where" in
 {cases}  esac
   _describe holdfast offers
 }}
 compdef _holdfast holdfast
 """
+
+
+def _cases_of_ids(found: list[Place]) -> tuple[str, str]:
+    """Return the cases of the commands that take an id, and the pattern of those that take a batch behind it."""
+    ids = "".join(f'    "{" ".join(place.path)}") kind={place.ids} ;;\n' for place in found if place.ids)
+    return ids, "|".join(f'"{" ".join(place.path)}"' for place in found if place.has_batch)
 
 
 def _zsh_word(word: str, text: str) -> str:
@@ -207,6 +257,7 @@ def fish(found: list[Place]) -> str:
     """Return the script for fish."""
     lines = [
         "# fish completion for holdfast; load it with: holdfast completion fish | source",
+        FISH_STORE,
         "complete -c holdfast -f",
     ]
     groups = {place.path[0] for place in found if len(place.path) > 1}
@@ -220,6 +271,9 @@ def fish(found: list[Place]) -> str:
             if len(place.path) == 1 and below:
                 seen.append(f"not __fish_seen_subcommand_from {' '.join(below)}")
             where = "; and ".join(seen)
+        if place.has_batch:
+            # Fish offers both: which one the word is shows only in what was typed before.
+            lines.append(f"complete -c holdfast -n '{where}' -a '(__holdfast_batches)'")
         if place.ids is not None:
             lines.append(f"complete -c holdfast -n '{where}' -a '{_fish_ids(place.ids)}'")
         for word, text in place.words:
@@ -240,7 +294,7 @@ def _fish_word(place: Place, word: str) -> str:
 
 
 def _fish_ids(kind: str) -> str:
-    return f"(holdfast complete {kind} -- (commandline -ct | string unescape) 2>/dev/null)"
+    return f"(holdfast complete (__holdfast_store) {kind} -- (commandline -ct | string unescape) 2>/dev/null)"
 
 
 def _fish_text(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import holdfast
 from holdfast.cli.commands import Command, argument
-from holdfast.cli.running import Call
+from holdfast.cli.running import Call, Misused
 from holdfast.cli.terminal import shown
 
 MOST = 1_000
@@ -15,6 +15,8 @@ MOST = 1_000
 OFFERED = 200
 DAY_MS = 86_400_000
 SUGGESTED = 3
+BATCHES = "batches"
+"""Ids that are known by their session only."""
 CLOSE = 0.6
 """Likeness of two ids, from 0 to 1, from which on one is suggested for the other."""
 
@@ -43,6 +45,13 @@ def _schedules(store: holdfast.BlockingStore, prefix: str) -> Iterable[str]:
 def _subscriptions(store: holdfast.BlockingStore, prefix: str) -> Iterable[str]:
     found = store.triggers.list(limit=min(MOST, store.limits.page))
     return [one.handle for one in found if one.handle.startswith(prefix)]
+
+
+def _batches(store: holdfast.BlockingStore, session_id: str, prefix: str) -> Iterable[str]:
+    """Return those that begin so of a session's first unsettled batches, and of its dead letters."""
+    size = min(MOST, store.limits.page)
+    listed = (*store.queue.list(session_id, limit=size), *store.queue.dead_letters(session_id=session_id, limit=size))
+    return [one.batch_id for one in listed if one.batch_id.startswith(prefix)]
 
 
 def _any(store: holdfast.BlockingStore, prefix: str) -> Iterable[str]:
@@ -94,8 +103,11 @@ def with_suggestions(text: str, found: list[str]) -> str:
 
 def complete(call: Call) -> int:
     """Print the ids that begin so."""
+    what, prefix, session_id = call.options.what, call.options.prefix, call.options.session
+    if (what == BATCHES) != (session_id is not None):
+        raise Misused("--session: names the session of batches, and of nothing else")
     with call.store() as store:
-        listed = LISTINGS[call.options.what](store, call.options.prefix)
+        listed = LISTINGS[what](store, prefix) if session_id is None else _batches(store, session_id, prefix)
     # An id that cannot be typed is not offered.
     known = [one for one in dict.fromkeys(listed) if shown(one) == one]
     if call.options.json:
@@ -112,7 +124,8 @@ COMMANDS = (
         "print ids that begin with a text, for completion",
         complete,
         (
-            argument("what", choices=tuple(LISTINGS), help="the kind of ids"),
+            argument("what", choices=(*LISTINGS, BATCHES), help="the kind of ids"),
+            argument("--session", metavar="SESSION", help="the session of batches"),
             argument("prefix", metavar="TEXT", nargs="?", default="", help="the beginning of the ids"),
         ),
         ("holdfast complete sessions chat-", "holdfast complete processes"),
