@@ -41,9 +41,12 @@ class Family(msgspec.Struct, frozen=True):
     samples: tuple[tuple[Mapping[str, str], float], ...]
 
 
-async def of_store(store: holdfast.Store) -> list[Family]:
-    """Return the numbers of a whole store: counts, depths of queues, and the live workers. Counts every row."""
-    stats = await store.maintenance.stats()
+async def of_store(store: holdfast.Store, stats: holdfast.maintenance.Stats | None = None) -> list[Family]:
+    """Return the numbers of a whole store: counts, depths of queues, and the live workers.
+
+    Counts every row, unless `stats` of a moment ago are given.
+    """
+    stats = await store.maintenance.stats() if stats is None else stats
     now_ms = await store.now_ms()
     workers = [one async for one in holdfast.every(store.workers.list)]
     depths = [one async for one in holdfast.every(store.queue.depths)]

@@ -26,6 +26,11 @@ PATIENCE_S = 60
 REBOUND = "--host-resolver-rules=MAP evil.example 127.0.0.1"
 """The name of another site that points at this machine."""
 LIVE = "document.getElementById('live')?.textContent.endsWith('· live')"
+TURN = (
+    "Object.defineProperty(document, 'visibilityState', {{value: '{}', configurable: true}});"
+    "document.dispatchEvent(new Event('visibilitychange')); true"
+)
+"""Lets a page believe that its tab is hidden or seen."""
 PROGRAM = find_browser()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium on this machine")
 
@@ -37,9 +42,9 @@ def address(url: str) -> Iterator[str]:
 
 
 @contextmanager
-def served(url: str) -> Generator[str]:
-    """Yield the printed address of `holdfast ui`, served by a process of its own on a free port."""
-    command = [sys.executable, "-m", "holdfast", "ui", "--port", "0", "--allow-writes", "--url", url]
+def served(url: str, port: str = "0") -> Generator[str]:
+    """Yield the printed address of `holdfast ui`, served by a process of its own, by default on a free port."""
+    command = [sys.executable, "-m", "holdfast", "ui", "--port", port, "--allow-writes", "--url", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         try:
@@ -126,6 +131,47 @@ def test_a_page_says_that_the_store_is_away_and_goes_on_when_it_is_back(leaving:
         with holdfast.open_blocking(leaving.url) as store:
             store.sessions.handle("chat").append({"role": "user", "content": "after"})
         browser.wait("document.querySelectorAll('.role-user').length === 2", PATIENCE_S)
+
+
+def test_a_page_says_that_there_is_a_new_token_and_goes_on_with_it(browser: Any, tmp_path: Path) -> None:
+    url = str(tmp_path / "agent.db")
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("chat").append({"role": "user", "content": "before"})
+    with served(url) as address:
+        browser.go(address)
+        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+        base = address.partition("/?")[0]
+        browser.go(f"{base}/session?id=chat")
+        browser.wait(LIVE, PATIENCE_S)
+    with served(url, port=base.rpartition(":")[2]) as renewed:
+        browser.wait("document.getElementById('notice').textContent.includes('has a new token')", PATIENCE_S)
+        assert browser.value("document.getElementById('live').textContent.endsWith('signed out')")
+        assert browser.value("document.querySelector('#notice a').href") == f"{base}/session?id=chat"
+        assert browser.value("document.querySelector('.role-user .text').textContent") == "before", "it is still shown"
+        # As if the printed address were opened in another tab.
+        browser.value(f"fetch('/?' + '{renewed.partition('/?')[2]}')")
+        browser.wait(LIVE, PATIENCE_S)
+        assert browser.value("document.getElementById('notice').textContent") == ""
+
+
+def test_a_hidden_tab_keeps_no_connection_and_catches_up_when_it_is_seen(browser: Any, tmp_path: Path) -> None:
+    url = str(tmp_path / "agent.db")
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("chat").append({"role": "user", "content": "before"})
+    with served(url) as address:
+        browser.go(address)
+        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+        browser.go(f"{address.partition('/?')[0]}/session?id=chat")
+        browser.wait(LIVE, PATIENCE_S)
+        browser.value(TURN.format("hidden"))
+        assert browser.value("document.getElementById('live').textContent.endsWith('paused')")
+        with holdfast.open_blocking(url) as store:
+            store.sessions.handle("chat").append({"role": "user", "content": "meanwhile"})
+        time.sleep(3 * LOOK_EVERY_S)
+        assert browser.value("document.querySelectorAll('.role-user').length") == 1
+        browser.value(TURN.format("visible"))
+        browser.wait("document.querySelectorAll('.role-user').length === 2", PATIENCE_S)
+        browser.wait(LIVE, PATIENCE_S)
 
 
 def test_a_person_who_reads_is_not_disturbed(address: str, browser: Any, url: str) -> None:

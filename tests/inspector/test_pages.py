@@ -23,6 +23,7 @@ from holdfast.inspector import app, conversation, inspector, pulse, searching, v
 from holdfast.inspector.app import PAGES
 from holdfast.inspector.conversation import blocks_of
 from holdfast.inspector.source import Source
+from holdfast.store import Maintenance
 
 ADDRESSES: dict[str, dict[str, str]] = {
     "/": {},
@@ -482,12 +483,65 @@ def test_sessions_are_filtered_by_their_state(url: str, client: Any, monkeypatch
     assert "dead-letter" in text
     assert "session-paused, kind-paused" in text
     monkeypatch.setattr(searching, "CANDIDATES", 1)
-    assert "1 stuck among 1 sessions with work, dead letters or a pause; more have one." in (
+    monkeypatch.setattr(searching, "STUCK_PAGE", 1)
+    assert "1 stuck among 1 sessions with work, dead letters, a pause or a dead worker; there are more to look at." in (
         client.get("/sessions", params={"state": "stuck"}).text
     )
     monkeypatch.setattr(searching, "STUCK_S", 0.0)
     assert "0 stuck among 0 sessions" in client.get("/sessions", params={"state": "stuck"}).text
     assert "later" in client.get("/sessions", params={"state": "<i>"}).text, "an unknown state is no filter"
+
+
+def test_every_session_of_dead_workers_is_found_page_by_page(
+    url: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "PAGE", 4)
+    monkeypatch.setattr(searching, "STUCK_PAGE", 4)
+    held = [f"held-{number}" for number in range(9)]
+    with holdfast.open_blocking(url) as store:
+        for id in held:
+            session = store.sessions.create(id)
+            session.enqueue({"text": "claimed"})
+            assert store.queue.claim(id, owner_id="dead", ttl_ms=3_600_000) is not None
+        store.sessions.handle(held[0]).pause()
+        store.workers.heartbeat(holdfast.workers.WorkerInfo("dead", host="here", pid=7), ttl_ms=1)
+    time.sleep(0.01)
+    seen: list[str] = []
+    place: str | None = "/sessions?state=stuck"
+    while place is not None:
+        page = client.get(place).text
+        seen += re.findall(r'<td data-title="session"><a href="[^"]+">(held-\d)</a>', page)
+        following = re.search(r'<a rel="next" href="([^"]+)">', page)
+        place = None if following is None else html.unescape(following[1])
+    assert seen == held
+    assert client.get("/sessions?state=stuck&after=9.x").status_code == 400, "a mistyped place is refused"
+
+
+def test_state_and_checkpoint_of_any_two_revisions_are_compared(url: str, client: Any) -> None:
+    with holdfast.open_blocking(url) as store:
+        session = store.sessions.create("compared")
+        for number in (1, 2, 3):
+            with session.turn(f"t{number}") as turn:
+                turn.add({"role": "user", "content": "hi"})
+                turn.state = {"number": number, "kept": True}
+
+    def lines(**query: int) -> list[str]:
+        text = client.get("/session", params={"id": "compared", **query}).text
+        return [
+            html.unescape(one).strip()
+            for one in re.findall(r'<span class="(?:plus|minus)">(.*?)</span>', text, re.DOTALL)
+        ]
+
+    def has(found: list[str], *wanted: str) -> bool:
+        return all(any(re.fullmatch(one, line) for line in found) for one in wanted)
+
+    assert has(lines(), r'-  "nodes": 2,', r'\+  "nodes": 3,', r'-  "number": 2.*', r'\+  "number": 3.*')
+    assert has(lines(at=2), r'-  "number": 1.*', r'\+  "number": 2.*')
+    assert has(lines(at=3, since=1), r'-  "nodes": 1,', r'-  "number": 1.*', r'\+  "number": 3.*')
+    assert has(lines(at=1, since=3), r'-  "number": 3.*', r'\+  "number": 1.*')
+    assert has(lines(at=1), r'\+  "number": 1.*', r'\+  "kept": true.*'), "the first revision began from nothing"
+    assert "There is no revision 9" in client.get("/session?id=compared&since=9").text
+    assert "Nothing in its state or checkpoint" in client.get("/session?id=compared&since=3").text
 
 
 def test_a_diff_of_a_large_state_is_cut_before_it_is_computed() -> None:
@@ -639,6 +693,38 @@ def test_a_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
         other.rename(file)
         assert client.get("/session?id=old").status_code == 404
         assert client.get("/session?id=new").status_code == 200
+
+
+def test_viewers_and_scrapers_share_one_diagnosis_and_one_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+
+    def counting(name: str) -> None:
+        real = getattr(Maintenance, name)
+
+        async def called(self: Maintenance, **given: Any) -> Any:
+            counted.append(name)
+            return await real(self, **given)
+
+        monkeypatch.setattr(Maintenance, name, called)
+
+    counting("stats")
+    counting("diagnose")
+    monkeypatch.setattr(pulse, "DIAGNOSE_EVERY_S", 3600.0)
+    monkeypatch.setattr(pulse, "COUNT_EVERY_S", 3600.0)
+    file = tmp_path / "agent.db"
+    holdfast.open_blocking(file).close()
+    with TestClient(inspector(file, token=TOKEN, hosts=[HOST])) as client:
+        for _ in range(5):
+            assert client.get("/", params={"token": TOKEN}).status_code == 200
+            assert client.get("/metrics").status_code == 200
+        assert sorted(counted) == ["diagnose", "stats"]
+        monkeypatch.setattr(pulse, "DIAGNOSE_EVERY_S", 0.0)
+        monkeypatch.setattr(pulse, "COUNT_EVERY_S", 0.0)
+        client.get("/")
+        client.get("/metrics")
+    assert sorted(counted) == ["diagnose", "diagnose", "stats", "stats", "stats"]
 
 
 def test_a_store_that_was_given_open_stays_open() -> None:

@@ -126,7 +126,8 @@ class Pages:
     def __init__(self, source: Source, *, allow_writes: bool) -> None:
         self._source = source
         self._allow_writes = allow_writes
-        self._views: dict[str, View] = {**PAGES, "/": partial(views.overview, pulse=Pulse())}
+        self._pulse = Pulse()
+        self._views: dict[str, View] = {**PAGES, "/": partial(views.overview, pulse=self._pulse)}
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -221,9 +222,10 @@ class Pages:
         return StreamingResponse(stream(), media_type="text/event-stream")
 
     async def metrics(self, _: Request) -> Response:
-        """Answer with the store's numbers in the OpenMetrics format."""
+        """Answer with the store's numbers in the OpenMetrics format. Rows are counted once for all scrapers."""
         try:
-            text = metrics.rendered(await metrics.of_store(await self._source.store()))
+            store = await self._source.store()
+            text = metrics.rendered(await metrics.of_store(store, await self._pulse.stats(store)))
         except holdfast.HoldfastError as error:
             return PlainTextResponse(str(error), _status_of(error))
         return Response(text, media_type=metrics.MEDIA_TYPE)

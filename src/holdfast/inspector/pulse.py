@@ -1,4 +1,4 @@
-"""The pulse of a store: rates and depths over the last looks, shared by everyone who watches the overview.
+"""The pulse of a store: rates and depths over the last looks, shared by viewers and scrapers of metrics.
 
 It is taken while the overview is watched, and at most once a second. Counts of whole tables are taken less often.
 """
@@ -20,7 +20,9 @@ from holdfast.cli.terminal import length
 LOOKS: Final = 60
 """Looks that a sparkline shows."""
 LEAST_S: Final = 1.0
+DIAGNOSE_EVERY_S: Final = 1.5
 COUNT_EVERY_S: Final = 15.0
+"""Age up to which counts of whole tables are shown, and served to scrapers."""
 WIDTH: Final = 240
 HEIGHT: Final = 40
 
@@ -43,7 +45,10 @@ class Pulse:
         self._ready: deque[int] = deque(maxlen=LOOKS)
         self._waited_s: deque[float] = deque(maxlen=LOOKS)
         self._stats: holdfast.maintenance.Stats | None = None
-        self._looked_s = self._counted_s = -COUNT_EVERY_S
+        self._diagnosing = asyncio.Lock()
+        self._diagnosis: holdfast.maintenance.Diagnosis | None = None
+        self._diagnosed: holdfast.Store | None = None
+        self._looked_s = self._counted_s = self._diagnosed_s = -COUNT_EVERY_S
 
     async def take(self, store: holdfast.Store) -> tuple[Line, ...]:
         """Return the lines, with a new look if the last one is old enough."""
@@ -74,6 +79,15 @@ class Pulse:
         self._ready.append(sum(one.ready for one in depths))
         since = [one.oldest_ready_at_ms for one in depths if one.oldest_ready_at_ms is not None]
         self._waited_s.append(max(0, now_ms - min(since, default=now_ms)) / 1000)
+
+    async def diagnosis(self, store: holdfast.Store) -> holdfast.maintenance.Diagnosis:
+        """Return the diagnosis that all viewers share, without the check of pages."""
+        async with self._diagnosing:
+            is_old = time.monotonic() - self._diagnosed_s >= DIAGNOSE_EVERY_S
+            if self._diagnosis is None or is_old or self._diagnosed is not store:
+                self._diagnosis = await store.maintenance.diagnose(integrity=False)
+                self._diagnosed, self._diagnosed_s = store, time.monotonic()
+            return self._diagnosis
 
     async def stats(self, store: holdfast.Store) -> holdfast.maintenance.Stats:
         """Return the counts of whole tables, which may be some seconds old."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import holdfast
@@ -28,7 +28,9 @@ SAID_S = 2.0
 ACTIVE_MS = 300_000
 """A session that changed within this time is active."""
 CANDIDATES = 200
-"""Sessions that one look for stuck ones explains."""
+"""Sessions that one page of stuck ones explains, or some more."""
+STUCK_PAGE = 50
+"""Sessions that it explains before it looks whether it has enough."""
 STUCK_S = 2.0
 WORD = re.compile(r'(?P<key>[^\s":=]+):(?:"(?P<quoted>[^"]*)"|(?P<value>\S+))|"(?P<text>[^"]*)"|(?P<word>\S+)')
 
@@ -106,36 +108,73 @@ async def failed_sessions(
 
 
 class Stuck(NamedTuple):
-    """Sessions that do not go on by themselves, the causes of each, and how many were looked at."""
+    """Sessions that do not go on by themselves, the causes of each, how many were looked at, and where to go on."""
 
     found: list[holdfast.sessions.SessionSummary]
     causes: dict[str, list[str]]
     searched: int
-    is_cut: bool
+    next: str | None
 
 
-async def stuck_sessions(store: holdfast.Store) -> Stuck:
-    """Explain the sessions with ready work, dead letters, a pause or a dead worker, until a budget is spent."""
-    diagnosis = await store.maintenance.diagnose(integrity=False)
-    dead = await store.queue.dead_letters(limit=CANDIDATES)
-    paused = await store.queue.paused_sessions(limit=CANDIDATES)
-    ready = await store.queue.sessions(limit=CANDIDATES)
-    held = () if diagnosis.stuck is None else diagnosis.stuck.claimed_by_dead
-    ids = dict.fromkeys([*held, *(one.session_id for one in dead), *paused, *ready])
-    candidates = list(ids)[:CANDIDATES]
-    is_cut = len(ids) > CANDIDATES or not dead.next == paused.next == ready.next is None
+Listing = Callable[[holdfast.Store, str | None], Awaitable[tuple[Iterable[str], str | None]]]
+
+
+async def _held(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
+    page = await store.workers.held_sessions(after=after, limit=STUCK_PAGE)
+    return page, page.next
+
+
+async def _dead(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
+    page = await store.queue.dead_letters(after=after, limit=STUCK_PAGE)
+    return [one.session_id for one in page], page.next
+
+
+async def _paused(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
+    page = await store.queue.paused_sessions(after=after, limit=STUCK_PAGE)
+    return page, page.next
+
+
+async def _ready(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
+    page = await store.queue.sessions(after=after, limit=STUCK_PAGE)
+    return page, page.next
+
+
+LISTINGS: tuple[Listing, ...] = (_held, _dead, _paused, _ready)
+"""The sessions that may be stuck: each listing is paged, and follows the one before it."""
+
+
+async def stuck_sessions(store: holdfast.Store, after: str | None) -> Stuck:
+    """Explain the sessions of dead workers, with dead letters, a pause or ready work, until a budget is spent."""
+    number, _, cursor = (after or "").partition(".")
+    at = int(number) if number in {str(one) for one in range(len(LISTINGS))} else 0
+    place = cursor or None
     found: list[holdfast.sessions.SessionSummary] = []
     causes: dict[str, list[str]] = {}
+    seen: set[str] = set()
     ends_s = time.monotonic() + STUCK_S
-    for searched, id in enumerate(candidates):
-        if time.monotonic() >= ends_s:
-            return Stuck(found, causes, searched, is_cut=True)
-        summary = await _summary(store, id)
-        why = None if summary is None else await _explained(store, id)
-        if summary is not None and why is not None and why.standing == "stuck":
-            found.append(summary)
-            causes[id] = [one.name for one in why.causes if one.standing == "stuck"]
-    return Stuck(found, causes, len(candidates), is_cut)
+    while at < len(LISTINGS):
+        ids, place = await LISTINGS[at](store, place)
+        for id in [one for one in dict.fromkeys(ids) if one not in seen]:
+            seen.add(id)
+            why = await _explained(store, id)
+            if why is None or why.standing != "stuck" or _is_listed_before(why, at):
+                continue
+            summary = await _summary(store, id)
+            if summary is not None:  # pragma: no branch - it was deleted meanwhile
+                found.append(summary)
+                causes[id] = [one.name for one in why.causes if one.standing == "stuck"]
+        if place is None:
+            at += 1
+        if len(found) >= PAGE or len(seen) >= CANDIDATES or time.monotonic() >= ends_s:
+            break
+    return Stuck(found, causes, len(seen), None if at == len(LISTINGS) else f"{at}.{place or ''}")
+
+
+def _is_listed_before(why: holdfast.maintenance.Explanation, at: int) -> bool:
+    """Return True if an earlier listing has this session, too."""
+    of_dead = any(one.holder is not None and one.holder.is_alive is False for one in why.causes)
+    names = {one.name for one in why.causes}
+    return any((of_dead, "dead-letter" in names, "session-paused" in names)[:at])
 
 
 async def _explained(store: holdfast.Store, id: str) -> holdfast.maintenance.Explanation | None:

@@ -60,7 +60,7 @@ async def overview(store: holdfast.Store, query: Query, *, pulse: Pulse | None =
     """Show the pulse, counts, live workers and what needs attention."""
     del query
     pulse = Pulse() if pulse is None else pulse
-    diagnosis = await store.maintenance.diagnose(integrity=False)
+    diagnosis = await pulse.diagnosis(store)
     return View(
         "overview.html",
         "Overview",
@@ -79,10 +79,10 @@ async def sessions(store: holdfast.Store, query: Query) -> View:
     asked = asked_for(query)
     after = query.get("after") or None
     state = query.get("state", "")
-    searched, reasons, is_cut = 0, {}, False
+    searched = 0
+    reasons: dict[str, list[str]] = {}
     if state == "stuck":
-        stuck = await stuck_sessions(store)
-        found, next, searched, reasons, is_cut = stuck.found, None, stuck.searched, stuck.causes, stuck.is_cut
+        found, reasons, searched, next = await stuck_sessions(store, after)
     elif state == "failed":
         found, next = await failed_sessions(store, after)
     elif state == "active":
@@ -105,7 +105,6 @@ async def sessions(store: holdfast.Store, query: Query) -> View:
             "label": query.get("label", ""),
             "state": state if state in STATES else "",
             "reasons": reasons,
-            "is_cut": is_cut,
             "active_ms": ACTIVE_MS,
         },
     )
@@ -128,6 +127,8 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
     children = await store.sessions.list(parent=session_id, limit=PAGE)
     attachments = await handle.attachments.list(limit=PAGE)
     nodes = () if view is None else view.graph.nodes
+    asked = _whole(query.get("since"))
+    since = asked if asked is not None else 0 if view is None else view.revision - 1
     return View(
         "session.html",
         session_id,
@@ -148,7 +149,8 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
             "dead": dead,
             "processes": processes,
             "children": children,
-            "changes": [] if view is None else await _changed(handle, view),
+            "since": since,
+            "changes": [] if view is None else await _changed(handle, view, since),
             "components": {} if view is None or view.checkpoint is None else _components(view.checkpoint),
             "now_ms": await store.now_ms(),
         },
@@ -182,16 +184,35 @@ def _parent(meta: holdfast.sessions.SessionMeta | None) -> str | None:
     return relation.parent_session_id if isinstance(relation, holdfast.sessions.Child) else None
 
 
-async def _changed(handle: holdfast.Session, view: holdfast.sessions.SessionView) -> list[tuple[str, list[str]]]:
-    """Return what the turn of this revision changed in the checkpoint."""
-    if view.revision < 2 or view.checkpoint is None:
-        return []
-    try:
-        before = await handle.load(holdfast.sessions.ActivePath(last=0), at=view.revision - 1)
-    except holdfast.NotFound:
-        return []  # it was pruned
-    known = {} if before is None or before.checkpoint is None else before.checkpoint.components()
-    return changes(known, view.checkpoint.components())
+async def _changed(
+    handle: holdfast.Session, view: holdfast.sessions.SessionView, since: int
+) -> list[tuple[str, list[str]]] | None:
+    """Return the differences of state and checkpoint to another revision, None if that one is gone or never was."""
+    before = None
+    if since > 0:
+        try:
+            before = await handle.load(holdfast.sessions.ActivePath(last=0), at=since)
+        except holdfast.NotFound:
+            return None  # it was pruned, or is still to come
+    return [
+        *changes({} if before is None else {"session": _state(before)}, {"session": _state(view)}),
+        *changes(_checkpoint(before), _checkpoint(view)),
+    ]
+
+
+def _state(view: holdfast.sessions.SessionView) -> dict[str, object]:
+    """Return the state of a session beside its checkpoint."""
+    return {
+        "leaf": view.graph.leaf,
+        "nodes": view.node_count,
+        "config": view.config,
+        "frame": view.current_frame_id,
+        "frames": [one.frame_id for one in view.frames],
+    }
+
+
+def _checkpoint(view: holdfast.sessions.SessionView | None) -> dict[str, Any]:
+    return {} if view is None or view.checkpoint is None else dict(view.checkpoint.components())
 
 
 def _components(checkpoint: holdfast.Checkpoint) -> dict[str, str]:

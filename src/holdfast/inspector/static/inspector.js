@@ -4,6 +4,8 @@ const main = document.getElementById("main");
 const notice = document.getElementById("notice");
 const state = document.getElementById("live");
 const said = state.textContent;
+const SCRIPT = document.currentScript.src;
+const RETRY_MS = 3000;
 let waiting = null;
 let shownAt = performance.now();
 let arrivedAt = shownAt;
@@ -65,8 +67,19 @@ document.addEventListener("selectionchange", catchUp);
 main.addEventListener("focusout", () => setTimeout(catchUp));
 main.addEventListener("toggle", catchUp, true);
 
-if (document.body.dataset.live) {
-  const source = new EventSource(document.body.dataset.live);
+let source = null;
+let asking = null;
+
+function announce(...parts) {
+  const line = document.createElement("p");
+  line.append(...parts);
+  notice.replaceChildren(line);
+  notice.dataset.away = "yes";
+}
+
+function connect() {
+  clearTimeout(asking);
+  source = new EventSource(document.body.dataset.live);
   source.addEventListener("main", (event) => {
     arrivedAt = performance.now();
     show(event.data);
@@ -78,7 +91,38 @@ if (document.body.dataset.live) {
     notice.dataset.away = "yes";
     state.textContent = `${said} · database away`;
   });
-  source.onerror = () => { state.textContent = `${said} · reconnecting`; };
+  source.onerror = refused;
+}
+
+// A browser tries a lost connection again by itself, but gives up at a refusal: then this asks why, and goes on.
+async function refused() {
+  state.textContent = `${said} · reconnecting`;
+  if (source === null || source.readyState !== EventSource.CLOSED) return;
+  asking = setTimeout(connect, RETRY_MS);
+  const answer = await fetch(SCRIPT, { cache: "no-store" }).catch(() => null);
+  if (source === null || answer === null || answer.status !== 403) return;
+  state.textContent = `${said} · signed out`;
+  if (notice.dataset.away === "yes" && notice.querySelector("a")) return;
+  const again = document.createElement("a");
+  again.href = location.href;
+  again.textContent = "load this page again";
+  announce("The inspector was started again, and has a new token. Open the address that it printed: this page goes on then, or ", again, ".");
+}
+
+// A browser opens six connections to a server at most: a tab that is not seen keeps none of them.
+function followVisibility() {
+  const isSeen = document.visibilityState !== "hidden";
+  if (isSeen && source === null) connect();
+  if (isSeen || source === null) return;
+  clearTimeout(asking);
+  source.close();
+  source = null;
+  state.textContent = `${said} · paused`;
+}
+
+if (document.body.dataset.live) {
+  document.addEventListener("visibilitychange", followVisibility);
+  followVisibility();
 }
 if (new URLSearchParams(location.search).has("done")) {
   const place = new URL(location.href);
