@@ -228,6 +228,14 @@ def test_an_unknown_id_and_a_session_without_work_have_an_answer(on: Any, store:
     assert on("why", "quiet").out == "session quiet: idle\n  no-work  nothing waits in its queue\n"
 
 
+def test_the_remedy_of_a_missing_signal_mentions_its_payload(on: Any, store: holdfast.BlockingStore) -> None:
+    missing_signal(store, "r1")
+    shown = on("why", "r1").out
+    assert "payload    add --payload JSON if its handler expects one" in shown
+    store.sessions.create("chat").enqueue("x")
+    assert "--payload" not in on("why", "chat").out
+
+
 def test_ids_of_two_kinds_are_both_explained(on: Any, store: holdfast.BlockingStore) -> None:
     store.sessions.create("r1")
     missing_signal(store, "r1")

@@ -120,6 +120,6 @@ COMMANDS = (
         ),
         ("holdfast attachments sweep --older-than 7d --yes",),
         "A `SweepReport`.",
-        "Asks first. What was put a moment ago is uncommitted, too: keep the age longer than a turn.",
+        "Asks first. Recent uploads are uncommitted, too: keep the age longer than a turn.",
     ),
 )

@@ -99,7 +99,7 @@ COMMANDS = (
         ),
         ("holdfast sessions export chat-42 -o chat-42.jsonl.gz", "holdfast sessions export chat-42 | less"),
         "With `--output`, an object: `output`, and `manifest` as in the file.",
-        "What is moved and what is not: see the explanation of moving sessions.\nAsks before it overwrites a file.",
+        "The explanation of moving sessions lists the exported data.\nAsks before it overwrites a file.",
     ),
     Command(
         "sessions import",

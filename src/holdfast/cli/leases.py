@@ -43,7 +43,7 @@ COMMANDS = (
         ),
         ("holdfast leases release --session chat-42 --yes",),
         "The `LeaseHolder` that lost it.",
-        "Asks first. What the holder writes under the lease is refused from now on. A run is taken over by the next\n"
+        "Asks first. Further writes under the lease are refused. A run is taken over by the next\n"
         "worker, or ended as abandoned if it must not run twice.",
     ),
 )

@@ -76,13 +76,13 @@ GROUPS = {
 COMMON: tuple[Argument, ...] = (
     argument("--url", metavar="URL", help="the store: a path, sqlite:<path> or postgresql://… (default $HOLDFAST_URL)"),
     argument("--schema", metavar="NAME", help="the schema of a PostgreSQL store (default holdfast)"),
-    argument("--pooler", choices=("none", "transaction"), help="what stands between here and PostgreSQL"),
+    argument("--pooler", choices=("none", "transaction"), help="the connection pooler in front of PostgreSQL"),
     argument("--attachments", metavar="FOLDER", help="where attachment bytes live, if not in the database"),
     argument(
         "--patience",
         metavar="TIME",
         type=up_to("1h"),
-        help="how long others may hold what a command needs (default 15s on SQLite, 10s on PostgreSQL)",
+        help="lock timeout of a command (default 15s on SQLite, 10s on PostgreSQL)",
     ),
     argument("--json", action="store_true", help="print JSON"),
     argument("--debug", action="store_true", help="show the traceback of an error"),

@@ -117,7 +117,7 @@ COMMANDS = (
     ),
     Command(
         "status",
-        "how much of everything there is, and what waits",
+        "show row counts and pending work",
         status,
         examples=("holdfast status --url agent.db", "holdfast status --json | jq .pending_batches"),
         json="An object: `durability`, and every field of `Stats`.",

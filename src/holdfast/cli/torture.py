@@ -191,7 +191,7 @@ COMMANDS = (
         torture,
         (
             argument("--fault", metavar="NAME", action="append", help="only this fault; may be given several times"),
-            argument("--seed", metavar="N", type=whole, help="where chance begins (default: anywhere)"),
+            argument("--seed", metavar="N", type=whole, help="random seed (default: a new one)"),
             argument("--minutes", metavar="N", type=minutes, help="run as much as fits into this time"),
             argument("--cases", metavar="N", type=some, help="how many cases of each fault"),
             argument("--list", action="store_true", help="only list the faults"),

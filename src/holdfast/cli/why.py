@@ -12,6 +12,7 @@ from holdfast.cli.terminal import gist, length, moment, quoted
 
 STYLES = {"stuck": "red", "waits": "yellow", "works": "green", "idle": "dim"}
 STORE_OPTIONS = ("url", "schema", "pooler")
+SIGNAL = ("processes", "signal")
 ALONE = frozenset({"why"})
 """Commands of remedies whose name is one word."""
 
@@ -66,6 +67,8 @@ def _details(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> list
         found.append(("by itself", f"{cause.next}{when}"))
     if cause.remedy:
         found.append(("helps", command_line(call, cause.remedy)))
+    if cause.remedy[:2] == SIGNAL:
+        found.append(("payload", "add --payload JSON if its handler expects one"))
     return found
 
 

@@ -251,7 +251,7 @@ def _owner(app_name: str, user_id: str, session_id: str | None) -> str:
 
 
 def _mime_type(part: types.Part, place: _Place) -> str | None:
-    """Return the type of a file. Refuse a part that is none, and a reference that leads out of its scope."""
+    """Return the type of a file. Refuse a part that is not a file, and a reference that leads out of its scope."""
     if part.inline_data is not None:
         return part.inline_data.mime_type
     if part.text is not None:
