@@ -479,7 +479,7 @@ def ground_for_races(request: pytest.FixtureRequest) -> Iterator[renewal_races.G
         stack.callback(database.empty)
         loop = EventLoop()
         stack.callback(loop.close)
-        ground = renewal_races.Ground(request.getfixturevalue("clean_postgres_url"), loop)
+        ground = renewal_races.Ground(database, loop)
         stack.callback(ground.close)
         yield ground
 

@@ -268,7 +268,7 @@ class _Scenario:
         keeper: Any = _NoKeeper()
         runner = Runner(proxied, handlers, keeper, "tester", LEASE_MS, stopping=asyncio.Event(), tally=Tally())
         for kinds in handlers.runs(LEASE_MS).values():
-            runs = Runs(runner, kinds, LEASE_MS, in_memory_ms=0, in_thread=_inline)
+            runs = Runs(runner, kinds, LEASE_MS, in_memory_ms=0, in_thread=lambda _: _inline)
             claimed = await runs.claim()
             if claimed is not None:
                 await runs.run(claimed, goes_on=lambda: False)

@@ -28,7 +28,9 @@ from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
 
 ROUNDS = int(os.environ.get("HOLDFAST_RENEWAL_ROUNDS", "1"))
-SHORT_MS, LONG_MS = 1_500, 3_600_000
+SHORT_MS = (500, 2_000, 8_000, 30_000)
+"""Durations of the holder's claim. A race that a loaded machine begins too late is repeated with the next one."""
+LONG_MS = 3_600_000
 PATIENCE_S = 20
 ON_CHAT = OnSession("chat")
 NOW_MS = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -39,11 +41,22 @@ WAITERS = """
 """
 
 
+class TooSlow(Exception):
+    """The holder's claim ended before its race began."""
+
+
 class Ground:
     """A holder and a claimer with a store each, a caller's connection that locks rows, and one that observes."""
 
-    def __init__(self, url: str, loop: EventLoop) -> None:
+    def __init__(self, database: Any, loop: EventLoop) -> None:
         self.loop = loop
+        self.short_ms = SHORT_MS[0]
+        self._database = database
+        self._open()
+
+    def _open(self) -> None:
+        loop, url = self.loop, self._database.url
+        self._database.clean()
         self.backends = [loop.drive(PostgresBackend.open(url, PostgresOptions(), None)) for _ in range(2)]
         self.holder, self.claimer = (Store(Context(backend, holdfast.Limits())) for backend in self.backends)
         self._caller: Any = loop.drive(asyncpg.connect(url))
@@ -53,6 +66,17 @@ class Ground:
     def close(self) -> None:
         for one in (*self.backends, self._caller, self._waiter, self._onlooker):
             self.loop.drive(one.close())
+
+    def race(self, race: Callable[[], Awaitable[None]]) -> None:
+        """Run a race. Run it anew with a longer claim if this machine was too slow to begin it in time."""
+        for short_ms in SHORT_MS:
+            self.short_ms = short_ms
+            try:
+                return self.loop.drive(race())
+            except TooSlow:
+                self.close()
+                self._open()
+        raise AssertionError(f"this machine begins no race within {SHORT_MS[-1]} ms")
 
     async def across(
         self, ends_at_ms: int, waiting: Callable[[], Awaitable[Any]], renewing: Callable[[], Awaitable[Any]]
@@ -64,7 +88,12 @@ class Ground:
         await self._caller.execute("SELECT 1 FROM holdfast.ready FOR UPDATE")
         claim = asyncio.ensure_future(waiting())
         await self._until(lambda: self._onlooker.fetchval(WAITERS), "nothing waits for the turn")
-        await renewing()
+        try:
+            await renewing()
+        except (holdfast.LeaseLost, holdfast.ClaimLost) as lost:
+            await turn.rollback()
+            await asyncio.gather(claim, return_exceptions=True)
+            raise TooSlow from lost
         await self._until(lambda: self._passed(ends_at_ms), "the clock stands still")
         await turn.commit()
         return await claim
@@ -89,10 +118,14 @@ class Ground:
         heartbeat = self._caller.transaction()
         await heartbeat.start()
         inside = self.holder.within(self._caller)
-        if isinstance(held, Lease):
-            await inside.leases.renew(held, ttl_ms=LONG_MS)
-        else:
-            await inside.queue.renew(held, ttl_ms=LONG_MS)
+        try:
+            if isinstance(held, Lease):
+                await inside.leases.renew(held, ttl_ms=LONG_MS)
+            else:
+                await inside.queue.renew(held, ttl_ms=LONG_MS)
+        except (holdfast.LeaseLost, holdfast.ClaimLost) as lost:
+            await heartbeat.rollback()
+            raise TooSlow from lost
         call = asyncio.ensure_future(waiting())
         await self._until(lambda: self._onlooker.fetchval(WAITERS), "nothing waits for the renewal")
         await self._until(lambda: self._passed(held.expires_at_ms), "the clock stands still")
@@ -124,8 +157,8 @@ class Ground:
 
 
 @pytest.fixture
-def ground(clean_postgres_url: str, loop: EventLoop) -> Iterator[Ground]:
-    made = Ground(clean_postgres_url, loop)
+def ground(postgres_database: Any, loop: EventLoop) -> Iterator[Ground]:
+    made = Ground(postgres_database, loop)
     yield made
     made.close()
 
@@ -140,7 +173,7 @@ async def two_batches(store: Store) -> None:
 def test_work_is_not_claimed_past_a_session_lease_that_was_renewed(ground: Ground, round_number: int) -> None:
     async def race() -> None:
         await two_batches(ground.holder)
-        lease = await ground.holder.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=SHORT_MS)
+        lease = await ground.holder.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=ground.short_ms)
         claim = await ground.across(
             lease.expires_at_ms,
             lambda: ground.claimer.queue.claim("chat", owner_id="w2"),
@@ -148,7 +181,7 @@ def test_work_is_not_claimed_past_a_session_lease_that_was_renewed(ground: Groun
         )
         assert claim is None
 
-    ground.loop.drive(race())
+    ground.race(race)
 
 
 @pytest.mark.parametrize("round_number", range(ROUNDS))
@@ -158,7 +191,7 @@ def test_work_is_not_claimed_past_an_exclusive_claim_that_was_renewed(
 ) -> None:
     async def race() -> None:
         await two_batches(ground.holder)
-        held = await ground.holder.queue.claim("chat", owner_id="w1", ttl_ms=SHORT_MS, exclusive=True)
+        held = await ground.holder.queue.claim("chat", owner_id="w1", ttl_ms=ground.short_ms, exclusive=True)
         assert held is not None
         claim = await ground.across(
             held.expires_at_ms,
@@ -167,14 +200,14 @@ def test_work_is_not_claimed_past_an_exclusive_claim_that_was_renewed(
         )
         assert claim is None
 
-    ground.loop.drive(race())
+    ground.race(race)
 
 
 @pytest.mark.parametrize("round_number", range(ROUNDS))
 def test_a_batch_whose_claim_was_renewed_is_passed_over(ground: Ground, round_number: int) -> None:
     async def race() -> None:
         await two_batches(ground.holder)
-        held = await ground.holder.queue.claim("chat", owner_id="w1", ttl_ms=SHORT_MS)
+        held = await ground.holder.queue.claim("chat", owner_id="w1", ttl_ms=ground.short_ms)
         assert held is not None
         claim = await ground.across(
             held.expires_at_ms,
@@ -183,7 +216,7 @@ def test_a_batch_whose_claim_was_renewed_is_passed_over(ground: Ground, round_nu
         )
         assert [batch.items[0].payload for batch in claim.batches] == [2]
 
-    ground.loop.drive(race())
+    ground.race(race)
 
 
 @pytest.mark.parametrize("round_number", range(ROUNDS))
@@ -192,12 +225,12 @@ def test_a_turn_under_a_lease_that_expired_behind_the_slow_turn_is_refused(groun
 
     async def race() -> None:
         await two_batches(ground.holder)
-        lease = await ground.holder.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=SHORT_MS)
+        lease = await ground.holder.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=ground.short_ms)
         session = ground.claimer.sessions.handle("chat")
         with pytest.raises(holdfast.LeaseLost):
             await ground.across(lease.expires_at_ms, lambda: session.commit(holdfast.Commit(lease=lease)), nothing)
 
-    ground.loop.drive(race())
+    ground.race(race)
 
 
 # Judged after the lock is taken.
@@ -225,20 +258,20 @@ async def released(store: Store, lease: Held) -> None:
         raise holdfast.LeaseLost("let go of nothing")
 
 
-async def session_lease(store: Store) -> Held:
-    return await store.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=SHORT_MS)
+async def session_lease(store: Store, ttl_ms: int) -> Held:
+    return await store.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=ttl_ms)
 
 
-async def process_lease(store: Store) -> Held:
+async def process_lease(store: Store, ttl_ms: int) -> Held:
     await store.processes.register(holdfast.ProcessRegistration("job", External()))
-    return await store.leases.claim(OnProcess("job"), owner_id="w1", ttl_ms=SHORT_MS)
+    return await store.leases.claim(OnProcess("job"), owner_id="w1", ttl_ms=ttl_ms)
 
 
-async def claim(store: Store) -> Held:
-    return await store.queue.claim("chat", owner_id="w1", ttl_ms=SHORT_MS)
+async def claim(store: Store, ttl_ms: int) -> Held:
+    return await store.queue.claim("chat", owner_id="w1", ttl_ms=ttl_ms)
 
 
-LATE: dict[str, tuple[Callable[[Store], Awaitable[Held]], Late]] = {
+LATE: dict[str, tuple[Callable[[Store, int], Awaitable[Held]], Late]] = {
     "a turn": (session_lease, under_lease()),
     "a turn with a stored leaf": (session_lease, under_lease(graph=Unchanged(leaf="n0"))),
     "a turn with work for a new session": (session_lease, under_lease(enqueues=[NEW_SESSION])),
@@ -279,7 +312,7 @@ def check_that_what_expired_is_refused(ground: Ground, call: str, where: str) ->
         await two_batches(ground.holder)
         nodes = holdfast.Append([holdfast.Node("n0"), holdfast.Node("n1")])
         await ground.holder.sessions.handle("chat").commit(holdfast.Commit(graph=nodes))
-        held = await hold(ground.holder)
+        held = await hold(ground.holder, ground.short_ms)
         store = ground.holder if where == "the same store" else ground.claimer
 
         async def waiting() -> Any:
@@ -291,7 +324,7 @@ def check_that_what_expired_is_refused(ground: Ground, call: str, where: str) ->
 
         assert isinstance(await ground.behind(held, waiting), holdfast.HoldfastError)
 
-    ground.loop.drive(race())
+    ground.race(race)
 
 
 # A claim that was widened meanwhile.
@@ -332,7 +365,7 @@ def test_the_proof_of_a_claim_that_was_widened_while_a_call_waited_is_refused(
             renewed.expires_at_ms
         }
 
-    ground.loop.drive(race())
+    ground.race(race)
 
 
 @pytest.mark.parametrize("where", ["the same store", "another store", "a caller's transaction"])
@@ -354,7 +387,7 @@ def test_a_renewal_that_waits_for_a_widening_renews_what_joined(ground: Ground, 
         assert ends == [renewed.expires_at_ms] * 2
         assert renewed.expires_at_ms > wider.expires_at_ms
 
-    ground.loop.drive(race())
+    ground.race(race)
 
 
 SETTLING: dict[str, Callable[[Store, holdfast.WorkClaim], Awaitable[Any]]] = {
@@ -378,4 +411,4 @@ def test_a_claim_that_becomes_exclusive_while_it_is_settled_keeps_no_work_back(g
         await ground.claimer.queue.wait_next(timeout_ms=PATIENCE_S * 1000)
         assert await ground.claimer.queue.claim_next(owner_id="w2") is not None
 
-    ground.loop.drive(case())
+    ground.race(case)
