@@ -59,8 +59,9 @@ def main() -> int:
     found = dict(interpreters())
     if "--this-python" in sys.argv[1:]:
         found = {version: python for version, python in found.items() if python == sys.executable}
-    missing = [f"3.{minor}" for minor in MINORS if f"3.{minor}" not in found]
-    print(f"found Python {', '.join(found) or 'none'}; not found: {', '.join(missing) or 'none'}", flush=True)
+    else:
+        missing = [f"3.{minor}" for minor in MINORS if f"3.{minor}" not in found]
+        print(f"found Python {', '.join(found) or 'none'}; not found: {', '.join(missing) or 'none'}", flush=True)
     with tempfile.TemporaryDirectory(prefix="holdfast-wheel-") as folder:
         wheel = build(Path(folder))
         pins = Path(folder) / "pins.txt"
