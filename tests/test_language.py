@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src", "tests", "tools", "benchmarks", "examples")
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 GENERATED = ROOT / "docs" / "reference"
 OPENING = re.compile(r"(What|Who|Whom|Whose|Whoever|Whatever|Whether|How|Which|Those who)\b")
 PEOPLE = re.compile(

@@ -153,5 +153,5 @@ def test_the_wheel_is_tried_on_every_version_that_is_declared() -> None:
 
 def test_the_newest_version_in_the_changelog_is_the_one_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    headings = re.findall(r"^## \[(.+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert headings[0] == project["version"]

@@ -30,6 +30,7 @@ READABLE = sorted([*ROOT.glob("*.md"), *PAGES])
 CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 CONSOLE = re.compile(r"^```(?:console|bash|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!`)\[[^\]]+\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+DEFINITION = re.compile(r"^\[([^\]]+)\]: (\S+)$", re.MULTILINE)
 WRITTEN = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
@@ -106,6 +107,27 @@ def test_the_build_with_these_settings_is_part_of_the_test_command() -> None:
 def test_a_link_leads_to_a_file(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
+
+
+def test_the_links_of_the_changelog_are_defined_and_lead_to_a_section() -> None:
+    page = ROOT / "CHANGELOG.md"
+    text = re.sub(r"`[^`\n]*`", "", page.read_text(encoding="utf-8"))
+    targets = dict(DEFINITION.findall(text))
+    used = {" ".join(name.split()) for name in re.findall(r"\[([^\]]+)\](?!\(|:)", text)}
+    assert sorted(used) == sorted(targets)
+    for target in targets.values():
+        path, _, anchor = target.partition("#")
+        to = page.parent / path if path else page
+        assert to.is_file(), target
+        assert not anchor or anchor in anchors_of(to.read_text(encoding="utf-8")), target
+
+
+def anchors_of(text: str) -> set[str]:
+    """Return the anchors of a page: those that a repository's browser makes of its headings, and those written out."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles} | set(
+        re.findall(r'id="([^"]+)"', text)
+    )
 
 
 # Commands.
