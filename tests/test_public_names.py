@@ -47,6 +47,8 @@ def test_a_module_of_public_names_needs_no_import_of_its_own(module: str) -> Non
         ("Const", "it is `holdfast.events.Const`"),
         ("External", "it is `holdfast.processes.External`"),
         ("PoolTimeout", "it is `holdfast.errors.PoolTimeout`"),
+        ("BlockingSession", "it is `holdfast.blocking.Session`"),
+        ("BlockingTurn", "it is `holdfast.blocking.Turn`"),
         ("Comit", "did you mean `holdfast.Commit`?"),
         ("SubscriptonDraft", "did you mean `holdfast.triggers.SubscriptionDraft`?"),
         ("open_blockin", "did you mean `holdfast.open_blocking`?"),

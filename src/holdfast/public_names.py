@@ -46,6 +46,8 @@ def advice(name: str) -> str:
     AttributeError: module 'holdfast' has no attribute 'Comit': did you mean `holdfast.Commit`?
     """
     by_name = {place.rpartition(".")[2]: place for place in reversed(places())}
+    # `Session` and `holdfast.blocking.Session` share a name, beside `BlockingStore`.
+    by_name |= {f"Blocking{each}": f"blocking.{each}" for each in _names_of(holdfast.blocking)}
     if name in by_name:
         return f": it is `holdfast.{by_name[name]}`"
     meant = get_close_matches(name, by_name, n=1, cutoff=0.75)
