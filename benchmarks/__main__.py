@@ -88,8 +88,8 @@ def write_results(out: Path, facts: dict[str, str], *, quick: bool) -> None:
     parts = [
         "# Results",
         f"Written by `python -m benchmarks`, {kind}. Ratios are taken within a round; each number is the median of the "
-        "rounds, with the smallest and the largest in brackets. What is in the way of a target that is not reached is "
-        "in [PROFILES.md](PROFILES.md).",
+        "rounds, with the smallest and the largest in brackets. [PROFILES.md](PROFILES.md) explains "
+        "each target that is missed.",
         "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())]),
     ]
     for name in MODULES:

@@ -56,7 +56,7 @@ class Bench:
 
 @dataclass
 class Entry:
-    """Results of one contender: a measurement for each round, or the reason why there is none."""
+    """Results of one contender: a measurement for each round, or the reason why it was not measured."""
 
     contender: Contender
     facts: dict[str, Any] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def race(
 
 @contextlib.contextmanager
 def _excused(bench: Bench, entry: Entry) -> Any:
-    """Record the failure of a peer as its row. A failure of ours or of the floor is raised."""
+    """Record the failure of a peer as its row. A failure of Holdfast or of the floor is raised."""
     try:
         yield
     except CannotRun as failure:

@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> int:
     """Measure every case, or those whose name holds a text."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--only", default="", help="cases whose name holds one of these, separated by |")
-    parser.add_argument("--size", type=float, default=1.0, help="how many times as many calls")
+    parser.add_argument("--size", type=float, default=1.0, help="factor on the number of calls")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--against", type=Path, help="another checkout, for example of the version before")
     parser.add_argument("--no-floor", action="store_true")

@@ -1,4 +1,4 @@
-"""Worker processes of one library: filled queue, then all of them start at once, and each job is told when it is run.
+"""Worker processes of one library: fills a queue, starts all of them at once, and reports each job when it runs.
 
 Standard library only, because the peers run it, too. A driver module calls `main` with its class; the same module, with
 `--worker` on its command line, is a worker process.

@@ -215,7 +215,7 @@ def main(arguments: list[str]) -> int:
     about, _, how = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profiles", description=about)
     parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--size", type=float, default=1.0, help="how many times as often")
+    parser.add_argument("--size", type=float, default=1.0, help="factor on the number of calls")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(arguments)
     install_peers()

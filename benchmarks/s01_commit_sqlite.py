@@ -31,6 +31,6 @@ def run(bench: Bench) -> Result:
         result.at_least(f"{name}: not slower than OpenAI SQLiteSession", ratio(entries, name, rows.OPENAI_SQLITE), 1)
     if bench.peers:
         result.notes.append(
-            "What is sent is made before the clock starts, but for ADK's events, which it stamps when made."
+            "Payloads are made before the clock starts, except ADK's events, which it stamps when made."
         )
     return result

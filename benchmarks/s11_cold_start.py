@@ -65,7 +65,7 @@ def run(bench: Bench) -> Result:
     result.at_most("1,000 open session handles <= 10 MB", Spread((memory,)), 10, unit=" MB")
     result.notes.append(
         "`import holdfast` loads its modules at the first use of a public name, so the import is judged with that use, "
-        "and the open where all is loaded. What a program that opens one store waits for is the row of both together."
+        "and the open where all is loaded. The row of both together is the wait of a program that opens one store."
     )
     return result
 

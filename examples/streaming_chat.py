@@ -58,7 +58,7 @@ worker = holdfast.Worker(URL)
 
 @worker.turn
 async def answer(turn: holdfast.Turn) -> None:
-    """Answer a message word by word, and keep what was said if the user stops it."""
+    """Answer a message word by word, and keep the part so far if the user stops it."""
     said = {"role": "assistant", "text": ""}
     turn.add({"role": "user", "text": turn.input}, said)
     turn.keep()
@@ -75,7 +75,7 @@ async def model(text: str) -> AsyncIterator[str]:
 
 
 def event(item: holdfast.sessions.StreamItem) -> bytes:
-    """Return an item of a stream as the browser reads it. Its id is the place to go on after a cut."""
+    """Return an item of a stream as the browser reads it. Its id is the place to continue after a cut."""
     match item:
         case holdfast.sessions.StreamDelta(value=value):
             name, data = "delta", {"value": value}

@@ -155,7 +155,7 @@ def content(encoding: str, size: int, data: bytes) -> object:
 
 def try_all(calls: list[Callable[[], object]]) -> tuple[int, list[str]]:
     """Run all calls under the hook; return how many were refused, and the errors that are not Holdfast's."""
-    global LISTENING  # noqa: PLW0603 - the hook has no other way to be told
+    global LISTENING  # noqa: PLW0603 - the hook cannot be removed
     refused, strays = 0, []
     LISTENING = True
     for call in calls:

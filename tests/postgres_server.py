@@ -285,7 +285,7 @@ class KeptConnections:
 
 
 class SharedLoop(LoopThread):
-    """An event loop for one store that goes on when the store is closed."""
+    """An event loop for one store that continues when the store is closed."""
 
     def __init__(self, shared: LoopThread) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ class Later:
     ],
     ids=["function", "list", "blank kind", "number", "text", "coroutine function", "async object"],
 )
-def test_what_cannot_be_a_check_is_refused_before_a_file_is_made(tmp_path: Path, checks: Any, field: str) -> None:
+def test_invalid_checks_are_refused_before_a_file_is_made(tmp_path: Path, checks: Any, field: str) -> None:
     for opening in (holdfast.open_blocking, holdfast.open):
         with pytest.raises(holdfast.InvalidRequest) as info:
             opening(tmp_path / "state.db", artifact_checks=checks)

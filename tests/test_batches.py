@@ -104,7 +104,7 @@ def test_a_collection_in_steps_never_leaves_a_delta_without_its_key_frame(
 
 @pytest.mark.usefixtures("batch")
 @pytest.mark.parametrize(("turns_with_state", "turns_with_nodes"), [(7, 0), (0, 7), (7, 2), (2, 7)])
-def test_a_collection_goes_on_for_blobs_and_for_nodes_alone(
+def test_a_collection_continues_for_blobs_and_for_nodes_alone(
     store: holdfast.BlockingStore, turns_with_state: int, turns_with_nodes: int
 ) -> None:
     session = store.sessions.create("chat")
@@ -171,7 +171,7 @@ def test_pruning_forgets_all_that_the_policy_allows_and_counts_it(url: str) -> N
 
 @pytest.mark.usefixtures("batch")
 @pytest.mark.parametrize("most", [1, 3, 20, 27, 28])
-def test_pruning_stops_at_its_limit_and_the_next_call_goes_on(url: str, most: int) -> None:
+def test_pruning_stops_at_its_limit_and_the_next_call_continues(url: str, most: int) -> None:
     with holdfast.open_blocking(url, clock=ManualClock()) as store:
         turns(store, "a", 15)
         turns(store, "b", 15)

@@ -23,7 +23,7 @@ def test_the_same_seed_gives_the_same_turn_of_the_promised_size() -> None:
     assert len(turn.state.encode()) == work.PARTS["state"]
 
 
-def test_rounds_go_on_where_the_last_one_ended() -> None:
+def test_rounds_continue_where_the_last_one_ended() -> None:
     lanes = child.Lanes()
     assert [[turn.number for turn in lane] for lane in lanes.next(2, 2)] == [[1, 2], [1, 2]]
     assert [[turn.number for turn in lane] for lane in lanes.next(1, 2)] == [[3, 4]]
@@ -52,7 +52,7 @@ def test_a_plot_is_an_image_with_every_line_named() -> None:
         assert "one &amp; two" in drawn
 
 
-def test_a_look_counts_for_the_innermost_part_and_not_at_all_if_there_is_nothing_to_do() -> None:
+def test_a_check_counts_for_the_innermost_part_and_not_at_all_if_there_is_nothing_to_do() -> None:
     drive, store = "drive (/x/benchmarks/child.py:65)", "commit (/x/holdfast/store/session.py:9)"
     looks = [
         f"{drive};{store};check_commit (/x/holdfast/rules/commits.py:90);identifier (/x/holdfast/rules/checks.py:3) 5",

@@ -15,7 +15,7 @@ NONSENSE: list[Any] = [-1, -5, 2**63, 1.5, float("nan"), "x", None, True, [1]]
 
 
 class Odd:
-    """A clock that returns what it is told to."""
+    """A clock that returns a given value."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer

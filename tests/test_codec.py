@@ -278,7 +278,7 @@ def test_a_document_may_be_as_long_as_its_limit(size: int, fits: bool) -> None:
     assert isinstance(checked("é12", size=size), bytes) is fits
 
 
-def test_digits_in_text_are_no_number() -> None:
+def test_digits_in_text_are_not_a_number() -> None:
     digits = {"1" * 40: ["9" * 40, 1.5e300, 2**64 - 1]}
     assert checked(digits) == json.dumps(digits, separators=(",", ":")).encode().replace(b"e+300", b"e300")
 
@@ -294,7 +294,7 @@ def test_a_document_that_contains_itself_is_refused() -> None:
     [b"{", b"1", b"", b"[1,", b'"\xff"', b"[" * 100_000],
     ids=["open", "number", "empty", "cut", "bytes", "deep"],
 )
-def test_ready_made_json_is_no_document(raw: bytes) -> None:
+def test_ready_made_json_is_not_a_document(raw: bytes) -> None:
     assert isinstance(checked(msgspec.Raw(raw)), codec.Unfit)
     assert isinstance(checked({"a": msgspec.Raw(raw)}), codec.Unfit)
 
@@ -423,7 +423,7 @@ HASH = "0123456789abcdef" * 4
         f" json-sha256:{HASH}",
     ],
 )
-def test_a_ref_that_was_never_minted_is_none(ref: str) -> None:
+def test_a_ref_that_was_never_minted_yields_none(ref: str) -> None:
     assert codec.split_ref(ref) is None
 
 
@@ -678,6 +678,6 @@ def test_a_cursor_that_this_listing_did_not_make_is_refused(cursor: object) -> N
 
 @STEADY
 @given(st.text(st.characters(exclude_categories=())))
-def test_text_that_is_no_cursor_is_refused_and_nothing_else_happens(text: str) -> None:
+def test_text_that_is_not_a_cursor_is_refused_and_nothing_else_happens(text: str) -> None:
     with pytest.raises(InvalidRequest):
         codec.decode_cursor("work", text, [int])

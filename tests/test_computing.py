@@ -156,7 +156,7 @@ async def answered(value: Any) -> Any:
     return value
 
 
-def test_an_operation_goes_on_beside_the_loop_after_a_large_answer() -> None:
+def test_an_operation_continues_beside_the_loop_after_a_large_answer() -> None:
     runner = FakeLink()
     where: list[int] = []
 
@@ -177,7 +177,7 @@ def test_an_operation_goes_on_beside_the_loop_after_a_large_answer() -> None:
     asyncio.run(run())
 
 
-def test_an_operation_may_ask_to_go_on_beside_the_loop() -> None:
+def test_an_operation_may_ask_to_continue_beside_the_loop() -> None:
     async def operation() -> int:
         await LeaveLoop()
         return threading.get_ident()
@@ -203,7 +203,7 @@ def test_an_operation_hears_of_the_error_of_its_statement(heavy: bool) -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_an_operation_that_is_cancelled_while_it_computes_is_told_after_its_step(ends: bool) -> None:
+def test_an_operation_that_is_cancelled_while_it_computes_ends_after_its_step(ends: bool) -> None:
     async def run() -> None:
         begun, gate, told = threading.Event(), threading.Event(), []
 

@@ -62,7 +62,7 @@ def test_a_dropped_store_in_memory_warns_and_its_thread_ends() -> None:
     assert not thread.is_alive()
 
 
-def test_what_a_dropped_store_acknowledged_is_there(tmp_path: Path) -> None:
+def test_writes_that_a_dropped_store_acknowledged_are_stored(tmp_path: Path) -> None:
     store, thread = opened(str(tmp_path / "state.db"))
     with pytest.warns(ResourceWarning):
         drop(store)

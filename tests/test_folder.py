@@ -169,7 +169,7 @@ def test_a_deletion_is_synced_before_it_is_reported(tmp_path: Path, steps: list[
 
 
 @pytest.mark.parametrize("written_again", [False, True])
-def test_what_killed_writers_left_aside_goes_with_the_attachment(tmp_path: Path, written_again: bool) -> None:
+def test_files_of_killed_writers_go_with_the_attachment(tmp_path: Path, written_again: bool) -> None:
     for moment in ("before the sync", "before the rename"):
         assert run(CRASH, str(tmp_path), NAME, moment).returncode == 9
     folder = Folder(tmp_path)
@@ -183,7 +183,7 @@ def test_what_killed_writers_left_aside_goes_with_the_attachment(tmp_path: Path,
     assert files(tmp_path) == [other]
 
 
-def test_what_a_killed_writer_left_aside_goes_with_its_session(tmp_path: Path) -> None:
+def test_files_of_a_killed_writer_go_with_their_session(tmp_path: Path) -> None:
     database, folder = tmp_path / "agent.db", tmp_path / "bytes"
     with holdfast.open_blocking(database, attachments=folder) as store:
         store.sessions.create("chat").attachments.record_intent(NAME, uri=f"sha256:{NAME}", byte_count=3_000)
@@ -252,7 +252,7 @@ def test_a_disk_that_takes_no_more_is_unavailable_and_leaves_nothing(tmp_path: P
     assert Folder(tmp_path).get("family-1", NAME) is None
 
 
-def test_a_folder_that_is_none_is_unavailable_for_every_call(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_unavailable_for_every_call(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.write_text("a file, not a folder")
     folder = Folder(root)
@@ -270,7 +270,7 @@ def test_a_folder_that_is_none_is_unavailable_for_every_call(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "device", "huge"])
-def test_whatever_lies_in_the_place_of_a_file_is_damage_and_never_waited_for(tmp_path: Path, kind: str) -> None:
+def test_anything_in_the_place_of_a_file_is_damage_and_never_waited_for(tmp_path: Path, kind: str) -> None:
     folder = Folder(tmp_path)
     folder.put("family-1", NAME, b"abc")
     (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -466,7 +466,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../victim", "/victim", "a/b", "..", "", "a\0b"])
-def test_a_name_that_is_no_hash_is_refused_by_the_folder_itself(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_not_a_hash_is_refused_by_the_folder_itself(tmp_path: Path, name: str) -> None:
     folder = Folder(tmp_path / "bytes")
     for call in (
         lambda: folder.put("family-1", name, b"abc"),

@@ -13,7 +13,7 @@ def run(size: int, deltas: int = 0) -> Run:
     return Run(f"frame of {size}", bytes(size), size, deltas)
 
 
-def test_what_was_put_is_found_under_its_family_and_content() -> None:
+def test_a_content_is_found_under_its_family_and_hash() -> None:
     kept = KeyFrames()
     kept.put(1, "a", run(3))
     assert kept.get(1, "a") == run(3)
@@ -26,7 +26,7 @@ def test_what_was_put_is_found_under_its_family_and_content() -> None:
     assert kept.get(1, "a") is None
 
 
-def test_what_was_not_used_for_longest_goes_when_the_bound_is_reached() -> None:
+def test_the_least_recently_used_goes_when_the_bound_is_reached() -> None:
     kept = KeyFrames(most_bytes=10)
     for ref in "abc":
         kept.put(1, ref, run(3))

@@ -154,7 +154,7 @@ def test_every_listing_is_iterated_to_its_end(url: str) -> None:
     assert asyncio.run(iterated()) == wanted
 
 
-def test_an_iteration_begins_where_it_is_told() -> None:
+def test_an_iteration_begins_at_the_given_cursor() -> None:
     with holdfast.open_blocking("memory:") as store:
         for number in range(COUNT):
             store.sessions.create(f"s{number}")
@@ -163,7 +163,7 @@ def test_an_iteration_begins_where_it_is_told() -> None:
         assert [one.session_id for one in rest] == ["s2", "s3", "s4"]
 
 
-def test_what_comes_meanwhile_is_seen_and_nothing_twice() -> None:
+def test_rows_that_arrive_meanwhile_are_seen_and_nothing_twice() -> None:
     with holdfast.open_blocking("memory:") as store:
         store.sessions.create("s0")
         store.sessions.create("t0")
@@ -191,7 +191,7 @@ def test_a_listing_in_the_other_style_is_a_mistake_that_says_so() -> None:
         asyncio.run(wrong())
 
 
-def test_what_is_not_a_listing_is_a_mistake_that_says_so() -> None:
+def test_anything_but_a_listing_is_a_mistake_that_says_so() -> None:
     with holdfast.open_blocking("memory:") as store:
         for called in (store.sessions.list(), store.sessions):
             with pytest.raises(TypeError, match="give the listing itself and do not call it"):

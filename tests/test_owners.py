@@ -17,7 +17,7 @@ def test_every_owner_id_is_another_one_and_says_who_works() -> None:
 
 
 @pytest.mark.parametrize("label", [5, None, b"mail", "", "x" * 65], ids=["number", "none", "bytes", "empty", "long"])
-def test_a_label_that_is_none_is_refused(label: Any) -> None:
+def test_an_invalid_label_is_refused(label: Any) -> None:
     with pytest.raises(holdfast.InvalidRequest) as info:
         holdfast.new_owner_id(label)
     assert info.value.field == "label"

@@ -54,7 +54,7 @@ def test_a_module_of_public_names_needs_no_import_of_its_own(module: str) -> Non
         ("open_blockin", "did you mean `holdfast.open_blocking`?"),
     ],
 )
-def test_a_wrong_name_is_told_its_place(name: str, said: str) -> None:
+def test_a_wrong_name_is_reported_with_its_place(name: str, said: str) -> None:
     with pytest.raises(AttributeError) as info:
         getattr(holdfast, name)
     assert str(info.value) == f"module 'holdfast' has no attribute '{name}': {said}"
@@ -93,7 +93,7 @@ def test_importing_holdfast_alone_loads_no_store_but_notices_forks() -> None:
 
 
 @pytest.mark.parametrize("module", ["store", "blocking", "errors", "records", "testing", "cli"])
-def test_a_module_of_ours_is_a_module_in_whatever_order_it_is_imported(module: str) -> None:
+def test_a_module_stays_a_module_in_any_order_of_imports(module: str) -> None:
     assert run_fresh(f"from holdfast import {module}; print({module}.__name__)") == f"holdfast.{module}\n"
     assert run_fresh(f"import holdfast; holdfast.Commit; from holdfast import {module}; print({module}.__name__)") == (
         f"holdfast.{module}\n"

@@ -173,7 +173,7 @@ def test_a_table_that_cannot_be_counted_is_found_damaged_all_the_same(tmp_path: 
     assert {(one.done, one.total) for one in told} == {(0, 0)}
 
 
-def test_tasks_are_told_on_their_own_loop() -> None:
+def test_tasks_are_woken_on_their_own_loop() -> None:
     async def main() -> list[int]:
         told: list[int] = []
         async with holdfast.open("memory:") as store:

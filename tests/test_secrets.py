@@ -430,7 +430,7 @@ def test_a_row_that_the_server_refuses_is_not_shown(clean_postgres_url: str, pos
     administrator = postgres_database.administrator
     with holdfast.open_blocking(clean_postgres_url) as store:
         session = store.sessions.create("chat")
-        # A constraint that no row of ours satisfies: the server's error includes the whole row.
+        # A constraint that no row satisfies: the server's error includes the whole row.
         administrator.run("ALTER TABLE holdfast.nodes ADD COLUMN extra bigint NOT NULL")
         administrator.run("ALTER TABLE holdfast.artifacts ADD CONSTRAINT none CHECK (kind = 'x')")
         try:

@@ -384,7 +384,7 @@ def test_key_frames_of_a_rollback_are_forgotten() -> None:
 
 
 def test_an_operation_that_fails_half_way_is_undone(url: str) -> None:
-    """No operation of ours writes and then raises: this one does."""
+    """No operation of Holdfast writes and then raises: this one does."""
 
     async def fail(transaction: Transaction) -> None:
         await transaction.save_artifact(row("two"))
@@ -464,7 +464,7 @@ def test_a_connection_lost_at_the_commit_leaves_the_outcome_unknown(
     run(main())
 
 
-def test_a_deadlock_is_told_to_one_and_can_be_run_again(clean_postgres_url: str) -> None:
+def test_a_deadlock_fails_one_call_which_can_be_run_again(clean_postgres_url: str) -> None:
     async def main() -> None:
         async with opened(clean_postgres_url) as store:
             for name in ("one", "two"):
@@ -622,7 +622,7 @@ def in_child(block: Any, tx: holdfast.BlockingStore, leaves: str) -> bool:
     else:
         return False
     if leaves == "by an exception":
-        # The exception of the block goes on, and is not replaced by another.
+        # The exception of the block continues, and is not replaced by another.
         return block.__exit__(SystemExit, SystemExit(), None) is None
     try:
         block.__exit__(None, None, None)

@@ -209,7 +209,7 @@ def test_a_row_without_the_row_that_it_belongs_to_is_named(
     assert bench.found()[0] == expected
 
 
-def test_what_a_session_leaves_behind_without_its_row_is_named(bench: Bench) -> None:
+def test_rows_without_their_session_are_named(bench: Bench) -> None:
     session = r.SessionRow(7, "chat", 1, 7, 1, 0, 0, b"[]", 1)
     body = b"\x01{}"
     revision = r.RevisionRow(7, 1, 7, None, None, 0, 0, None, None, None, b"[]", body, 1)
@@ -438,7 +438,7 @@ def test_a_table_that_can_never_be_read_is_one_finding() -> None:
     assert tally.findings == [Finding("artifacts", "*", "no such table")]
 
 
-def test_a_walk_goes_on_behind_a_page_that_ends_in_rows_that_cannot_be_read() -> None:
+def test_a_walk_continues_behind_a_page_that_ends_in_rows_that_cannot_be_read() -> None:
     def answer(after: Any, skip: int, limit: int) -> list[r.ArtifactRow]:
         start = (0 if after is None else int(after[1]) + 1) + skip
         wanted = range(start, min(start + limit, 450))

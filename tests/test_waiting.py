@@ -148,7 +148,7 @@ def test_an_async_wait_gives_the_result_or_the_error() -> None:
     asyncio.run(scenario())
 
 
-def test_an_async_wait_lets_its_event_loop_go_on() -> None:
+def test_an_async_wait_lets_its_event_loop_continue() -> None:
     async def scenario() -> list[int]:
         future: Future[int] = Future()
         task = asyncio.create_task(AsyncWaiting().settle(future))
@@ -450,7 +450,7 @@ def test_an_undisturbed_call_gives_its_result_its_error_and_its_callers_context(
 
 @on_posix
 @pytest.mark.usefixtures("alarm")
-def test_an_interrupted_call_goes_on_and_its_result_is_discarded() -> None:
+def test_an_interrupted_call_continues_and_its_result_is_discarded() -> None:
     go_on, discarded = threading.Event(), SimpleQueue[str]()
 
     def call() -> str:
@@ -466,7 +466,7 @@ def test_an_interrupted_call_goes_on_and_its_result_is_discarded() -> None:
 
 @on_posix
 @pytest.mark.usefixtures("alarm")
-def test_an_exception_of_a_handler_is_told_from_others() -> None:
+def test_an_exception_of_a_handler_differs_from_others() -> None:
     with pytest.raises(TimeoutError) as caught:
         signal.raise_signal(signal.SIGUSR2)
     assert raised_by_handler(caught.value)

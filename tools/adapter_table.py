@@ -38,7 +38,7 @@ def rendered(results: dict[str, Any]) -> str:
 
 
 def rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each suite of a framework and for each file of ours."""
+    """Yield a row for each suite of a framework and for each of our test files."""
     versions: dict[str, str] = results["versions"]
     for suite in results["suites"]:
         skipped: dict[str, int] = suite["skipped"]

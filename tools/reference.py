@@ -138,7 +138,7 @@ Results go to standard output, everything else to standard error. An error is on
 shows its traceback. Colours and progress bars appear on a terminal only, and colours never if `NO_COLOR` is set.
 Control characters in what is stored are shown as escapes, so that no stored text can steer a terminal.
 
-A command that removes something asks first. Where nobody can be asked it is refused, unless `--yes` is given.
+A command that removes something asks first. Without a terminal it is refused, unless `--yes` is given.
 
 With `--json` a command prints one JSON value. Its keys are the ones that are listed here, and are only ever added to.
 Records have the fields of the record that is named, bytes are base64, and times are milliseconds since the epoch.

@@ -416,7 +416,7 @@ def page(report: Report) -> str:
         f"{len(violated)} violated; {len(results) - len(run)} skipped.** Each says so below. A row that reached less "
         "than was asked shows that much less.",
         "",
-        "A run is one seed on a store of its own. What happens within a run is not independent: images of one",
+        "A run is one seed on a store of its own. The cases of a run are not independent: images of one",
         "recording, kills on one store. So the last column counts runs: 0 violations in n runs mean, with 95 %",
         "confidence, that fewer than 3/n of such runs would show one. It does not mean that none would; and with",
         "fewer than three runs it means nothing.",

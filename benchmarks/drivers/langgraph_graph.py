@@ -76,7 +76,7 @@ class Graph:
         return {"seconds": time.perf_counter() - began, "calls": self.times}
 
     def two_writers(self) -> dict[str, Any]:
-        """Let a second process take a turn in the middle of one of ours, and count the messages that are left."""
+        """Let a second process take a turn in the middle of a turn here, and count the messages that are left."""
         before = len(self.graph.get_state(THREAD).values["messages"])
         other = [sys.executable, "-m", "benchmarks.drivers.langgraph_graph", self.url, self.kind]
 

@@ -101,7 +101,7 @@ class Sessions(Facet):
     delete = without_await(asynchronous.Sessions.delete)
 
     def open(self, session_id: str) -> Session | None:
-        """Return a handle on a session that has metadata, None if there is none."""
+        """Return a handle on a session that has metadata, or None."""
         found = driven(self.backend, partial(self._sessions.open, session_id))
         return None if found is None else Session(found, self.backend)
 

@@ -92,7 +92,7 @@ class Turn(Facet):
 
     @property
     def state(self) -> Any:
-        """The session's turn state, `{}` if there is none. Change it in place or assign another."""
+        """The session's turn state, `{}` at first. Change it in place or assign another."""
         return self._turn.state
 
     @state.setter

@@ -171,7 +171,7 @@ def _too_deep(depth: int) -> Unfit:
 
 
 def _unwritable(value: Document, depth: int, size: int) -> Unfit | None:
-    """Return the reason why a value must not even be encoded, None if there is none."""
+    """Return the reason why a value must not even be encoded, or None."""
     match value_size.weigh(value, depth, size):
         case "fits":
             return None

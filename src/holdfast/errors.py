@@ -14,7 +14,7 @@
     │   ├── SubscriptionConflict    this subscription key was used for another definition
     │   ├── NodeConflict            this node id was used for another node
     │   ├── AlreadyTerminal         the process has ended
-    │   ├── NotRetryable            the run goes on, or has a result
+    │   ├── NotRetryable            the run continues, or has a result
     │   ├── LeaseHeld               another owner holds the lease
     │   ├── LeaseLost               the lease is no longer held
     │   ├── ClaimLost               the claimed work is no longer held
@@ -152,7 +152,7 @@ class ArtifactConflict(Conflict):
     """The stored artifact is not the expected one: get it and redo the change. `actual` is its hash, None if absent."""
 
     def __init__(self, kind: str, ref: str, actual: str | None) -> None:
-        now = "there is none now" if actual is None else f"the stored one has the hash {actual}"
+        now = "no artifact is stored now" if actual is None else f"the stored one has the hash {actual}"
         super().__init__(f"artifact {kind}/{ref} is not the one that you expected: {now}: get it and redo the call")
         self.kind, self.ref, self.actual = kind, ref, actual
 
@@ -198,7 +198,7 @@ class AlreadyTerminal(Conflict):
 
     def __init__(self, process_id: str, status: str, refused: str | None = None, goes_on: str | None = None) -> None:
         read = NextStep("stop, and read its outcome with", "processes.get()")
-        follow = NextStep(f"it goes on as run {goes_on!r}, and the last one is reached with", "processes.handle()")
+        follow = NextStep(f"it continues as run {goes_on!r}, and the last one is reached with", "processes.handle()")
         late = "" if refused is None else f", and gets no {refused}"
         super().__init__(f"process {process_id!r} is already terminal ({status}){late}", follow if goes_on else read)
         self.refused, self.process_id, self.status, self.goes_on = refused, process_id, status, goes_on
@@ -209,7 +209,7 @@ class NotRetryable(Conflict):
 
     def __init__(self, process_id: str, status: str, continued_as: str | None = None) -> None:
         advice = "see what it waits for" if status == "running" else "start another run"
-        advice = advice if continued_as is None else f"it goes on as run {continued_as!r}: look at that one"
+        advice = advice if continued_as is None else f"it continues as run {continued_as!r}: look at that one"
         problem = "has not ended" if status == "running" else "has ended with a result"
         super().__init__(f"process {process_id!r} {problem}, and is not retried: {advice}")
         self.process_id, self.status, self.continued_as = process_id, status, continued_as
@@ -236,7 +236,7 @@ class LeaseLost(Conflict):
 class ClaimLost(Conflict):
     """The claim no longer holds exactly this work: drop the result and claim anew.
 
-    If `widened` is set, the claim lives, but was changed: go on with the one that `claim(holding=...)` returned.
+    If `widened` is set, the claim lives, but was changed: continue with the one that `claim(holding=...)` returned.
     """
 
     def __init__(self, session_id: str, claim_id: str, *, widened: bool = False) -> None:

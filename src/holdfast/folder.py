@@ -114,7 +114,7 @@ class Folder:
             raise Unavailable(f"the folder {self._root} could not be synced: free or mount it, then retry") from error
 
     def get(self, space: str, name: str) -> bytes | None:
-        """Return the bytes, None if there are none.
+        """Return the bytes, or None.
 
         Anything but a plain file, or one larger than any attachment, is `Corrupt`: reading it might never end.
         """
@@ -122,7 +122,7 @@ class Folder:
 
     @each_undisturbed
     def get_at_most(self, space: str, name: str, most_bytes: int) -> bytes | None:
-        """Return the bytes, None if there are none. A larger file is `Corrupt`, and is not read.
+        """Return the bytes, or None. A larger file is `Corrupt`, and is not read.
 
         A very large file is hashed before it is held in memory: it may be sparse, and of no more bytes than its holes.
         """
@@ -145,7 +145,7 @@ class Folder:
 
     @each_undisturbed
     def delete(self, space: str, name: str) -> int | None:
-        """Remove the bytes. Return the number freed, None if there were none."""
+        """Remove the bytes. Return the number freed, None if no bytes were stored."""
         path = self._path(space, name)
         try:
             # Also remove the files aside of killed writers: their intent is forgotten now.

@@ -82,7 +82,7 @@ def undisturbed(call: Callable[[], T], discard: Callable[[T], object] | None = N
     """Run a call where no signal handler can raise: for the main thread, in another thread.
 
     Only there is an `OSError` always that of a system call, also inside the standard library, which often ignores it.
-    If a handler raises meanwhile, the caller gets its exception at once. The call goes on, and its result is discarded.
+    If a handler raises meanwhile, the caller gets its exception at once. The call continues; its result is discarded.
     """
     if not in_main_thread():
         return call()

@@ -142,7 +142,7 @@ def _groups(items: list[Any], kind: Callable[[list[Any]], T]) -> Iterator[tuple[
 # Decoding.
 
 TOKENS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{}]', re.DOTALL)
-"""Matches tokens that delimit values: whole text, brackets, and the quote of a text that goes on beyond the piece."""
+"""Matches tokens that delimit values: whole text, brackets, and the quote of a text that continues beyond the piece."""
 
 CLOSING: Final[dict[type, bytes]] = {list: b"]", dict: b"}"}
 OPENING: Final[dict[bytes, Callable[[], Any]]] = {b"[": list, b"{": dict}
@@ -259,7 +259,7 @@ class Reader:
                 if depth == 0:
                     return first, True
                 depth -= 1
-            elif last - first == 1:  # text that goes on
+            elif last - first == 1:  # text that continues
                 return cut, False
         if depth == 0:
             cut = max(cut, data.rfind(b",", last, limit))

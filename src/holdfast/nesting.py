@@ -67,7 +67,7 @@ def calls_in_progress() -> tuple[BlockingCall, ...]:
 
 
 def innermost_call() -> BlockingCall:
-    """Return the blocking call that the current code belongs to, a placeholder if there is none."""
+    """Return the blocking call that the current code belongs to, a placeholder outside of any."""
     calls = _CALLS.get()
     return calls[-1] if calls else _NONE
 

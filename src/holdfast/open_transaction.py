@@ -191,7 +191,7 @@ class OpenTransaction(CallerTransaction):
     def _take(self) -> None:
         if self.is_forked:
             raise StoreForked(
-                "this transaction was begun before the process forked, and only the parent goes on with it: fork "
+                "this transaction was begun before the process forked, and only the parent continues with it: fork "
                 "outside of the block"
             )
         if not self._in_use.acquire(blocking=False):
@@ -223,7 +223,7 @@ class OpenTransaction(CallerTransaction):
 
     async def begin(self, timeout_ms: int, is_left: IsLeft | None = None) -> NoReturn:  # noqa: ARG002 - the port
         """Refuse: there are no transactions inside of one."""
-        raise InvalidRequest("store", "works inside a transaction already: go on with this `tx`")
+        raise InvalidRequest("store", "works inside a transaction already: continue with this `tx`")
 
     async def compute(self, call: Callable[[], T]) -> tuple[T, bool]:
         """Run a pure call. Return its result, and whether it was heavy."""

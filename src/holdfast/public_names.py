@@ -1,4 +1,4 @@
-"""The list of all public names, and the advice for a name that is none."""
+"""Lists all public names, and suggests one for an unknown name."""
 
 from __future__ import annotations
 

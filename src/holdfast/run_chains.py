@@ -12,7 +12,7 @@ _LINKS = ("continues", "retries", "original")
 
 
 def next_in_chain(run_id: str) -> str:
-    """Return the id of the run that goes on for this one, or that retries it. A run has only one of them."""
+    """Return the id of the run that continues this one, or that retries it. A run has only one of them."""
     name, number = _in_chain(run_id)
     return f"{name}~{number + 1}"
 
@@ -24,7 +24,7 @@ def _in_chain(run_id: str) -> tuple[str, int]:
 
 
 def continuing_cause(run_id: str, caused_by: Document | None) -> dict[str, Document]:
-    """Return the cause of the run that goes on for this one. It names the first run of the chain and the last."""
+    """Return the cause of the run that continues this one. It names the first run of the chain and the last."""
     return {**_linked(run_id, caused_by), "continues": run_id}
 
 

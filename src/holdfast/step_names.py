@@ -31,7 +31,7 @@ HELD: Final = f"{OWN}held:"
 """Begins the name of the first time at which the handler did not ask for what a step recorded."""
 
 HANDED_OVER: Final = f"{OWN}handed-over"
-"""The step that ends the part of an `external` run's handler. The work goes on outside, and no handler asks for it."""
+"""The step that ends the handler of an `external` run. The work continues outside, and no handler asks for it."""
 
 
 def replay_key(step: str) -> str:

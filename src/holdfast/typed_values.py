@@ -87,7 +87,7 @@ def dump_model(value: Any) -> Any:
 
 
 def decoded(value: Any, declared: Any) -> Any:
-    """Return a document as a value of a type. Raises `msgspec.ValidationError` if it is none."""
+    """Return a document as a value of a type. Raises `msgspec.ValidationError` if it does not fit."""
     return msgspec.convert(value, declared, dec_hook=_load_model, str_keys=True)
 
 
@@ -291,7 +291,7 @@ def annotation(function: Any, name: str) -> Any:
 def argument(function: Any, name: str, value: Any) -> Any:
     """Return a document as a value of the type that a function declares for a parameter, as it is without one.
 
-    Raises TypeError or `msgspec.ValidationError` if it is none.
+    Raises TypeError or `msgspec.ValidationError` if it does not fit.
     """
     declared = _annotation(_unwrapped(function), name)
     if is_typed(declared):

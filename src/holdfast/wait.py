@@ -184,7 +184,7 @@ class BlockingWaiting:
 
 
 class AsyncWaiting:
-    """Waits by suspending the calling task; its event loop goes on."""
+    """Waits by suspending the calling task; its event loop continues."""
 
     def ticket(self) -> Ticket:
         """Return a ticket for the calling task."""

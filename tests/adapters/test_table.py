@@ -21,7 +21,7 @@ def tool(name: str) -> ModuleType:
     return module
 
 
-def test_the_table_has_a_row_for_each_suite_and_each_file_of_ours() -> None:
+def test_the_table_has_a_row_for_each_suite_and_each_of_our_files() -> None:
     suite = {
         "adapter": "a",
         "suite": "theirs",

@@ -15,7 +15,7 @@ COUNT = 4
 
 
 def check(store: holdfast.BlockingStore, lose: Callable[[str, str], None]) -> None:
-    """Lose one row after the other; every reading that sees the hole names the lost row. Pruned rows are no hole."""
+    """Lose one row after the other; every reading that sees the hole names the lost row. Pruned rows are not lost."""
     kinds = [EventType("ping", wake=WakeRule(input=Const(None)))]
     store.processes.register(
         holdfast.ProcessRegistration("p", External(), event_types=kinds, wake_target=holdfast.Scope("chat"))

@@ -372,7 +372,7 @@ with holdfast.open_blocking(path) as again:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX limits")
-def test_a_full_disk_refuses_what_does_not_fit_and_work_goes_on_once_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_what_does_not_fit_and_work_continues_once_there_is_room(tmp_path: Path) -> None:
     run(FULL_DISK, str(tmp_path / "state.db"))
 
 

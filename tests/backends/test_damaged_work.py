@@ -152,7 +152,7 @@ def test_a_run_without_a_version_keeps_no_other_back(world: World) -> None:
     assert "processes" in {finding.table for finding in world.store.maintenance.verify().findings}
 
 
-def test_a_waiter_for_work_is_told_of_the_damage_by_its_claim(world: World) -> None:
+def test_the_claim_of_a_waiter_for_work_raises_the_damage(world: World) -> None:
     bad = world.enqueue("bad")
     world.damage(PAYLOADS, bad)
     world.store.queue.wait_next(timeout_ms=10_000)

@@ -292,14 +292,14 @@ def test_a_closed_store_refuses_every_call(url: str, call: str) -> None:
     assert (info.value.retryable, info.value.outcome) == (False, "not_applied")
 
 
-def test_closing_twice_and_from_many_threads_is_no_harm(url: str) -> None:
+def test_closing_twice_and_from_many_threads_is_idempotent(url: str) -> None:
     store = holdfast.open_blocking(url)
     store.sessions.create("chat")
     assert at_once(*[store.close for _ in range(THREADS)]) == [None] * THREADS
     store.close()
 
 
-def test_what_was_accepted_before_a_close_is_either_stored_or_refused(tmp_path: Path) -> None:
+def test_writes_accepted_before_a_close_are_either_stored_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "closing.db"
     store = holdfast.open_blocking(path)
     session = store.sessions.create("chat")

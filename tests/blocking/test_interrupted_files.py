@@ -91,7 +91,7 @@ class Shelf:
         return None
 
 
-def test_an_alarm_in_a_place_of_the_application_is_told_from_its_failure() -> None:
+def test_an_alarm_in_a_place_of_the_application_differs_from_its_failure() -> None:
     shelf = Shelf()
     with holdfast.open_blocking("memory:", attachments=shelf) as store:
         session = store.sessions.create("chat")
@@ -114,7 +114,7 @@ class Watching:
         raise TimeoutError("nobody listens")
 
 
-def test_an_alarm_in_an_observer_is_told_from_its_failure() -> None:
+def test_an_alarm_in_an_observer_differs_from_its_failure() -> None:
     watching = Watching(interrupted=False)
     with holdfast.open_blocking("memory:", observe=cast("Any", watching)) as store:
         store.sessions.create("chat")
@@ -172,7 +172,7 @@ store.close()
 def test_interrupts_write_nothing_to_standard_error(tmp_path: Path, kind: str) -> None:
     url = "memory:" if kind == "memory" else str(tmp_path / "a.db")
     command = [sys.executable, "-W", "always", "-c", NOISE, url]
-    # An interrupt inside coverage's own code may print; that is not ours.
+    # An interrupt inside coverage's own code may print: ignore that.
     unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S, env=unmeasured)
     assert (result.returncode, result.stderr) == (0, "")

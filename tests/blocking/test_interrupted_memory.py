@@ -36,7 +36,7 @@ def test_a_commit_in_memory_that_was_interrupted_half_way_is_finished(after: boo
         assert store.maintenance.verify().findings == ()
 
 
-def test_what_an_interrupted_operation_staged_is_dropped() -> None:
+def test_writes_that_an_interrupted_operation_staged_are_dropped() -> None:
     with holdfast.open_blocking("memory:") as store:
         backend: Any = store._backend
         table = backend._tables.all()["artifacts"]

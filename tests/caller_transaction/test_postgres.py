@@ -101,7 +101,7 @@ def test_every_setting_that_the_store_sets_anywhere_is_proven_unchanged() -> Non
     root = Path(holdfast.__file__).parent / "backends" / "postgres"
     sql = "".join(path.read_text(encoding="utf-8") for path in (root / "sql").glob("*.sql"))
     code = (root / "executor.py").read_text(encoding="utf-8") + (root / "connector.py").read_text(encoding="utf-8")
-    # Settings of Citus are for a cluster, and only in the text that begins a transaction of ours.
+    # Settings of Citus are for a cluster, and only in the text that begins the store's own transactions.
     named = re.findall(r"SET LOCAL (?!citus\.)(\w+)", sql + code) + re.findall(r"set_config\('(\w+)'", sql)
     named += re.findall(r'^ +"(\w+)": ', code, re.MULTILINE)
     assert {"synchronous_commit", "lock_timeout", "row_security", "jit"} <= set(named) <= set(SETTINGS)

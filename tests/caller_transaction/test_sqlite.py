@@ -137,7 +137,7 @@ def test_a_connection_that_may_not_write_is_refused(store: Any, connect: Any) ->
         "CREATE TEMP TRIGGER mine AFTER INSERT ON main.batches BEGIN SELECT 1; END",
     ],
 )
-def test_a_temporary_thing_that_hides_a_table_of_ours_is_refused(store: Any, connect: Any, shadow: str) -> None:
+def test_a_temporary_object_that_hides_a_table_is_refused(store: Any, connect: Any, shadow: str) -> None:
     connection = connect()
     connection.execute("BEGIN IMMEDIATE")
     within = store.within(connection)

@@ -91,7 +91,7 @@ def test_a_rollback_takes_everything_back(app: Any) -> None:
     assert app.call(app.store.sessions.list()).items == ()
 
 
-def test_what_was_rolled_back_can_be_done_again_under_the_same_names(app: Any) -> None:
+def test_rolled_back_operations_can_be_repeated_under_the_same_names(app: Any) -> None:
     prepare(app)
     for end in ("ROLLBACK", "COMMIT"):
         app.begin()
@@ -117,7 +117,7 @@ def test_the_tombstones_of_a_turn_are_part_of_the_transaction(app: Any) -> None:
     assert app.call(chat.commit(erasure)).replayed is True
 
 
-def test_a_refused_operation_leaves_no_trace_and_the_transaction_goes_on(app: Any) -> None:
+def test_a_refused_operation_leaves_no_trace_and_the_transaction_continues(app: Any) -> None:
     prepare(app)
     app.call(app.store.queue.enqueue(work("taken")))
     app.begin()
@@ -273,7 +273,7 @@ def test_a_transaction_is_lent_once_and_only_by_the_store_itself(app: Any) -> No
     app.run("ROLLBACK")
 
 
-def test_anything_that_is_no_connection_is_refused(app: Any) -> None:
+def test_anything_but_a_connection_is_refused(app: Any) -> None:
     app.connection, mine = object(), app.connection
     try:
         with pytest.raises(holdfast.InvalidRequest, match="connection: must be"):

@@ -116,7 +116,7 @@ def test_a_store_that_would_end_with_the_command_is_refused(run: Any, command: s
     assert (said.code, "ends with the command" in said.err) == (2, True)
 
 
-def test_what_is_said_instead_is_taken_by_a_command() -> None:
+def test_a_suggested_name_is_accepted_by_a_command() -> None:
     taken = {name for one in parser.COMMON for name in one.names}
     for command in parser.COMMANDS:
         for given in command.arguments:
@@ -156,7 +156,7 @@ def test_what_is_said_instead_is_taken_by_a_command() -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named_as_it_was_typed(on: Any, filled: Any, arguments: list[str], says: str) -> None:
+def test_a_mistake_is_named_as_it_was_typed(on: Any, filled: Any, arguments: list[str], says: str) -> None:
     said = on(*arguments)
     assert said.code == 2
     assert says in said.err

@@ -177,7 +177,7 @@ DESTRUCTIVE = [
 
 
 @pytest.mark.parametrize("arguments", DESTRUCTIVE, ids=" ".join)
-def test_what_destroys_is_refused_without_a_terminal_and_without_yes(
+def test_destructive_commands_are_refused_without_a_terminal_and_without_yes(
     run: Any, tmp_path: Path, arguments: list[str]
 ) -> None:
     file = tmp_path / "a.db"
@@ -502,7 +502,7 @@ def piped(arguments: str, into: str, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_reader_that_leaves_early_causes_no_error() -> None:
     assert piped("schema --url any.db", "| true") == (0, "")
 
 
@@ -532,7 +532,7 @@ def test_a_tail_without_a_reader_ends_and_says_so(tmp_path: Path) -> None:
     assert piped(f"tail --since 1h --for 60s --url {file}", "| true") == (141, "")
 
 
-def test_bytes_that_are_not_read_to_their_end_are_no_success(tmp_path: Path) -> None:
+def test_bytes_that_are_not_read_to_their_end_are_not_a_success(tmp_path: Path) -> None:
     file = tmp_path / "a.db"
     with holdfast.open_blocking(file) as store:
         nodes = [holdfast.Node(f"n{number}", payload="x" * 1000) for number in range(200)]
@@ -611,7 +611,7 @@ def test_an_interrupted_tail_ends_well(tmp_path: Path) -> None:
         assert process.communicate()[1] == ""
 
 
-def test_one_of_something_is_no_plural() -> None:
+def test_a_count_of_one_is_singular() -> None:
     assert [terminal.counted(count, "stored turn") for count in (0, 1, 2)] == [
         "0 stored turns",
         "1 stored turn",

@@ -118,7 +118,7 @@ def test_init_leaves_a_file_alone_that_is_something_else(run: Any, tmp_path: Pat
     assert file.read_text() == "not a database " * 100
 
 
-def test_a_mistyped_name_is_said_with_those_that_are_there(run: Any, tmp_path: Path) -> None:
+def test_a_mistyped_name_is_reported_with_those_that_exist(run: Any, tmp_path: Path) -> None:
     run("init", "--url", tmp_path / "agent.db")
     (tmp_path / "agnt.db").write_text("a text")
     said = run("status", "--url", tmp_path / "agnet.db")
@@ -364,7 +364,7 @@ def test_a_graph_that_is_replaced_while_it_is_drawn_is_drawn_anew(
         assert "name a revision with --at" in said.err
 
 
-def test_a_fork_starts_where_it_is_told(on: Any, filled: Any) -> None:
+def test_a_fork_starts_at_the_given_point(on: Any, filled: Any) -> None:
     made = on("sessions", "fork", "chat", "again", "--at", "n1", "--json")
     assert made.json == {"session_id": "again", "source": "chat", "at": "n1", "revision": 1, "leaf": "n1"}
     assert on("sessions", "fork", "chat", "third", "--at-revision", 1).out == "forked chat into third, leaf n2\n"
@@ -938,7 +938,7 @@ def test_sessions_are_labelled_and_listed_by_label_and_prefix(on: Any, url: str)
         (("sessions", "label", "chat", "a=1", "--remove", "a"), "label 'a' is set and removed: give one"),
     ],
 )
-def test_what_is_not_a_label_is_refused(on: Any, arguments: tuple[str, ...], problem: str) -> None:
+def test_anything_but_a_label_is_refused(on: Any, arguments: tuple[str, ...], problem: str) -> None:
     said = on(*arguments)
     assert (said.code, said.out) == (2, "")
     assert problem in said.err

@@ -151,7 +151,7 @@ def test_a_second_run_copies_nothing(run: Any, source: str, tmp_path: Path) -> N
     assert facts(target) == before
 
 
-def test_a_copy_that_fails_at_any_write_goes_on_and_ends_equal(
+def test_a_copy_that_fails_at_any_write_continues_and_ends_equal(
     run: Any, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = str(tmp_path / "target.db")
@@ -162,7 +162,7 @@ def test_a_copy_that_fails_at_any_write_goes_on_and_ends_equal(
     assert facts(target) == facts(source)
 
 
-def test_what_is_in_the_way_is_refused_by_name_and_the_rest_is_copied(run: Any, source: str, tmp_path: Path) -> None:
+def test_conflicting_sessions_are_refused_by_name_and_the_rest_is_copied(run: Any, source: str, tmp_path: Path) -> None:
     target = str(tmp_path / "target.db")
     with holdfast.open_blocking(target) as store:
         store.processes.register(holdfast.ProcessRegistration("running", External({"another": 1})))
@@ -183,7 +183,7 @@ def test_what_is_in_the_way_is_refused_by_name_and_the_rest_is_copied(run: Any, 
     assert (text.code, "module/main: it is there already with other bytes" in text.out) == (1, True)
 
 
-def test_a_process_that_went_on_after_it_was_copied_is_refused(run: Any, source: str, tmp_path: Path) -> None:
+def test_a_process_that_continued_after_it_was_copied_is_refused(run: Any, source: str, tmp_path: Path) -> None:
     target = str(tmp_path / "target.db")
     run("init", "--url", target)
     run("copy", "--from", source, "--to", target)
@@ -235,7 +235,7 @@ def test_a_store_under_another_name_is_not_copied_onto_itself(
     assert facts(url) == before
 
 
-def test_what_a_killed_copy_left_behind_neither_moves_nor_stays(run: Any, source: str, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_copy_neither_move_nor_stay(run: Any, source: str, tmp_path: Path) -> None:
     target = str(tmp_path / "target.db")
     for url in (source, target):
         with holdfast.open_blocking(url) as store:
@@ -313,7 +313,7 @@ def test_bytes_that_an_interrupted_copy_or_import_did_not_put_are_put_by_the_nex
         assert kept.read_bytes() == b"abc"
 
 
-def test_what_is_refused_is_said_in_words_of_this_command(run: Any, tmp_path: Path) -> None:
+def test_refusals_use_the_words_of_the_command(run: Any, tmp_path: Path) -> None:
     source, target, folder = tmp_path / "source.db", tmp_path / "target.db", tmp_path / "bytes"
     with holdfast.open_blocking(source, attachments=folder) as store:
         session = store.sessions.create("pictures")

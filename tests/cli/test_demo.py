@@ -133,7 +133,7 @@ def test_a_seed_kills_at_the_same_places_again_and_the_seeds_together_at_all_kin
     assert any(place.race for seed in SEEDS for place in doomed(seed))
 
 
-def test_without_a_seed_an_answer_is_started_over_and_a_run_goes_on(tmp_path: Path) -> None:
+def test_without_a_seed_an_answer_is_started_over_and_a_run_continues(tmp_path: Path) -> None:
     said = played("--url", tmp_path / "agent.db")
     assert [(one["place"], one["name"]) for one in said["killings"]] == [
         ("acted", "message-1"),

@@ -36,14 +36,14 @@ def test_a_limit_is_set_listed_and_taken_away(on: Any) -> None:
 
 
 @pytest.mark.usefixtures("queued")
-def test_a_paused_kind_is_listed_and_is_not_claimed_until_it_goes_on(on: Any, url: str) -> None:
+def test_a_paused_kind_is_listed_and_is_not_claimed_until_it_continues(on: Any, url: str) -> None:
     assert on("queue", "pause", "mail").out == "mail is paused\n"
     assert on("queue", "pause", "mail").out == "mail was paused already\n"
     [shown] = on("queue", "limits", "--json").json["items"]
     assert (shown["kind"], shown["paused"]) == ("mail", True)
     with holdfast.open_blocking(url) as store:
         assert store.queue.claim_next(owner_id="w1") is None
-        assert on("queue", "resume", "mail").out == "mail goes on\n"
+        assert on("queue", "resume", "mail").out == "mail continues\n"
         assert on("queue", "resume", "mail", "--json").json == {"name": "mail", "changed": False}
         assert store.queue.claim_next(owner_id="w1") is not None
 
@@ -56,7 +56,7 @@ def test_a_paused_session_says_so_where_it_is_shown(on: Any) -> None:
     assert on("sessions", "show", "chat-42", "--json").json["paused"] is True
     assert "yes: nothing in its queue is claimed" in on("sessions", "show", "chat-42").out
     assert on("sessions", "paused", "--json").json["items"] == ["chat-42"]
-    assert on("sessions", "resume", "chat-42").out == "chat-42 goes on\n"
+    assert on("sessions", "resume", "chat-42").out == "chat-42 continues\n"
     assert on("sessions", "paused").out.splitlines()[1:] == []
     assert on("sessions", "resume", "chat-42", "--json").json == {"name": "chat-42", "changed": False}
 

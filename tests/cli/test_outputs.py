@@ -74,7 +74,7 @@ def test_names_of_any_length_and_any_bytes_are_written(on: Any, filled: Any, tmp
         assert (said.code, f"{tmp_path}/{name}: " in said.err) == (2, True)
 
 
-def test_what_replaces_a_private_file_is_private_while_it_is_written(
+def test_a_replacement_of_a_private_file_is_private_while_it_is_written(
     on: Any, filled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes: list[int] = []
@@ -99,7 +99,7 @@ def test_bytes_go_to_standard_output_by_its_usual_name(on: Any, filled: Any) -> 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_is_cut_short_is_told(tmp_path: Path, unbuffered: str) -> None:
+def test_output_that_is_cut_short_is_reported(tmp_path: Path, unbuffered: str) -> None:
     with holdfast.open_blocking(tmp_path / "a.db") as store:
         session = store.sessions.create("chat")
         ref = session.attachments.put(b"x" * 300_000)
@@ -116,7 +116,9 @@ def test_output_that_is_cut_short_is_told(tmp_path: Path, unbuffered: str) -> No
         assert (done.returncode, "input or output failed: File too large" in done.stderr) == (74, True)
 
 
-def test_what_killed_commands_left_a_day_ago_is_removed_by_the_next_one(on: Any, filled: Any, tmp_path: Path) -> None:
+def test_leftovers_of_commands_killed_a_day_ago_are_removed_by_the_next_one(
+    on: Any, filled: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "exports"
     folder.mkdir()
     old, young, other = (folder / name for name in (f".holdfast-{'0' * 16}", f".holdfast-{'1' * 16}", ".holdfast-x"))

@@ -47,7 +47,7 @@ def test_a_schedule_is_paused_and_resumed(on: Any) -> None:
     assert on("schedules", "pause", "nightly").out == "paused nightly\n"
     assert on("schedules", "pause", "nightly", "--json").json["next_tick_ms"] is None
     assert "paused" in on("schedules", "list").out
-    assert on("schedules", "resume", "nightly").out.startswith("nightly goes on at 20")
+    assert on("schedules", "resume", "nightly").out.startswith("nightly continues at 20")
     assert on("schedules", "resume", "nightly", "--json").json["paused"] is False
 
 
@@ -80,7 +80,7 @@ def test_an_unknown_schedule_is_an_error_that_says_where_to_look(on: Any, declar
 
 
 @pytest.mark.usefixtures("declared")
-def test_an_unknown_schedule_is_refused_with_a_command_to_go_on(on: Any) -> None:
+def test_an_unknown_schedule_is_refused_with_a_command_to_continue(on: Any) -> None:
     refused = on("schedules", "run", "nope")
     assert refused.code != 0
     assert "unknown schedule 'nope': see holdfast schedules list" in refused.err

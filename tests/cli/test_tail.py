@@ -152,7 +152,7 @@ def afterwards(patch: pytest.MonkeyPatch, facet: Any, name: str, write: Callable
     patch.setattr(facet, name, listing)
 
 
-def test_what_is_written_between_listing_and_reading_is_shown_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_written_between_listing_and_reading_are_shown_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open_blocking(url) as store, holdfast.open_blocking(url) as writer:
         since_ms = store.now_ms()
         writer.processes.register(holdfast.ProcessRegistration("build", External(), event_types=KINDS))
@@ -201,7 +201,7 @@ def test_nothing_is_shown_again_once_it_was_forgotten(url: str) -> None:
         assert news() == [("turn", 1)]
 
 
-def test_what_changes_behind_a_pass_that_pauses_is_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_behind_a_pass_that_pauses_are_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader pauses for longer than the overlap, in the middle of a pass, and later changes are read first."""
     monkeypatch.setattr(tail, "MOST", 2)
     monkeypatch.setattr(tail, "PAGE", 2)
@@ -329,7 +329,7 @@ def test_a_tail_ends_though_its_passes_never_end_together(
         def write() -> None:
             nonlocal looks
             looks += 1
-            assert looks < 50, "the tail goes on though everything was shown"
+            assert looks < 50, "the tail continues though everything was shown"
             if looks == 2:
                 for name in ("one", "two", "three"):
                     store.processes.register(holdfast.ProcessRegistration(name, External()))
@@ -365,7 +365,7 @@ def test_an_end_that_becomes_visible_late_is_shown(url: str, monkeypatch: pytest
         assert list(logs.news()) == []
 
 
-def test_more_processes_than_a_look_takes_are_all_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_a_poll_reads_are_all_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "MOST", 2)
     monkeypatch.setattr(tail, "PAGE", 2)
     with holdfast.open_blocking(url) as store:

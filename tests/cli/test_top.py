@@ -114,7 +114,7 @@ def test_without_a_terminal_it_says_how_to_use_it(on: Any) -> None:
 
 
 def test_turns_of_many_sessions_are_counted() -> None:
-    """A look takes 1,000 sessions: the ones that changed last, not those that changed before the last look."""
+    """A refresh reads 1,000 sessions: the ones that changed last, not those that changed before the last refresh."""
     clock = ManualClock()
     with holdfast.open_blocking("memory:", clock=clock) as store:
         sessions = [store.sessions.create(f"s{number}") for number in range(1_500)]

@@ -115,7 +115,7 @@ def test_a_session_can_be_imported_beside_itself_under_another_id(on: Any, fille
     assert on("sessions", "show", "twin", "--json").json["meta"]["session_id"] == "twin"
 
 
-def test_an_import_that_was_interrupted_goes_on(
+def test_an_import_that_was_interrupted_continues(
     on: Any, run: Any, filled: Any, url: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "chat.jsonl"
@@ -205,7 +205,7 @@ def test_an_export_to_standard_output_is_the_file(on: Any, filled: Any, tmp_path
     assert [one.name for one in tmp_path.glob("*unfinished*")] == []
 
 
-def test_an_empty_id_is_none_to_import_under(on: Any, filled: Any, tmp_path: Path) -> None:
+def test_an_import_under_an_empty_id_is_refused(on: Any, filled: Any, tmp_path: Path) -> None:
     on("sessions", "export", "chat", "-o", tmp_path / "chat.jsonl")
     said = on("sessions", "import", tmp_path / "chat.jsonl", "--as", "")
     assert (said.code, "--as: " in said.err) == (2, True)
@@ -251,7 +251,7 @@ def test_a_session_is_imported_from_standard_input(
 # A whole store.
 
 
-def test_a_store_is_copied_once_and_a_second_run_goes_on(run: Any, filled: Any, url: str, other: str) -> None:
+def test_a_store_is_copied_once_and_a_second_run_continues(run: Any, filled: Any, url: str, other: str) -> None:
     with holdfast.open_blocking(url) as store:
         store.artifacts.put("module", "main", b"code")
     first = run("copy", "--from", url, "--to", other, "--json")
@@ -281,7 +281,7 @@ def test_a_store_is_copied_once_and_a_second_run_goes_on(run: Any, filled: Any, 
     assert facts(other, "chat")["work"] == facts(url, "chat")["work"]
 
 
-def test_a_copy_that_was_interrupted_anywhere_goes_on_and_copies_nothing_twice(
+def test_a_copy_that_was_interrupted_anywhere_continues_and_copies_nothing_twice(
     run: Any, tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = str(tmp_path / "source.db")
@@ -315,7 +315,7 @@ def test_a_head_that_is_tombstoned_stays_so(run: Any, tmp_path: Path, other: str
     assert run("copy", "--from", source, "--to", other, "--json").json["already_there"] == 1
 
 
-def test_what_was_never_committed_moves_too_and_what_is_nothing_is_left(run: Any, tmp_path: Path, other: str) -> None:
+def test_sessions_without_a_commit_move_too_and_empty_ones_are_left(run: Any, tmp_path: Path, other: str) -> None:
     source = str(tmp_path / "source.db")
     with holdfast.open_blocking(source) as store:
         store.sessions.handle("nodes").add_nodes([holdfast.Node("n1")])

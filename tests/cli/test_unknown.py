@@ -58,7 +58,7 @@ def test_there_is_no_such_process(on: Any, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", OF_A_SESSION)
-def test_a_deleted_session_is_said_to_be_deleted(on: Any, url: str, command: str) -> None:
+def test_the_message_names_a_deleted_session_as_deleted(on: Any, url: str, command: str) -> None:
     with holdfast.open_blocking(url) as store:
         store.sessions.create("gone")
         store.sessions.delete("gone")

@@ -242,7 +242,7 @@ def test_ids_of_two_kinds_are_both_explained(on: Any, store: holdfast.BlockingSt
     assert [one["subject"] for one in on("why", "r1", "--json").json["explanations"]] == ["session", "process"]
 
 
-def test_what_a_terminal_cannot_show_is_pasted_byte_by_byte() -> None:
+def test_unprintable_characters_are_pasted_byte_by_byte() -> None:
     for word in IDS.values():
         for encoding in ("ascii", "latin-1", "utf-8"):
             line = pasteable(("why", word), {"url": "my stores/ü.db"}, hidden=False, encoding=encoding)

@@ -133,7 +133,7 @@ REFUSED_BY_RULES = {
     "test_a_payload_that_shares_its_parts_is_refused_before_it_is_written_out",
     "test_a_schema_that_takes_long_to_compile_is_not_declared",
     "test_a_wrong_argument_is_refused_by_name_and_nothing_is_written",
-    "test_what_writes_waits_or_decides_is_refused",
+    "test_calls_that_write_wait_or_decide_are_refused",
 }
 """Cases that end before any database is asked: on memory with all values, on the others with the first."""
 

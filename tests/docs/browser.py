@@ -24,7 +24,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def find_browser() -> str | None:
-    """Return the path of a Chromium, None if there is none."""
+    """Return the path of a Chromium, or None."""
     return next((path for name in NAMES if (path := shutil.which(name)) is not None), None)
 
 

@@ -410,7 +410,7 @@ def test_a_commit_whose_standby_is_away_is_unknown_or_stored_and_uncertain(own_s
 # The cost of a turn.
 
 
-def test_what_a_turn_costs_can_be_measured(postgres_url: str) -> None:
+def test_the_cost_of_a_turn_can_be_measured(postgres_url: str) -> None:
     command = [sys.executable, str(ROOT / "examples" / "measure_a_turn.py"), postgres_url, "20", "0.1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr

@@ -57,7 +57,7 @@ def test_an_agent_that_was_asked_to_cancel_may_end_so_with_its_children() -> Non
         (DRAWN[1:4] + DRAWN[5:], SHOWN, "recorded 'h1' for step help, which no call of it made"),
     ],
 )
-def test_what_an_agent_did_wrong_is_named(drawn: list[Drawn], found: dict[str, Shown], says: str) -> None:
+def test_violations_of_an_agent_are_named(drawn: list[Drawn], found: dict[str, Shown], says: str) -> None:
     assert any(says in problem for problem in check_agents([AGENT], drawn, found))
 
 

@@ -201,7 +201,7 @@ def test_an_early_unknown_commit_does_not_make_a_long_history_wide(monkeypatch: 
     assert not check_register([*lost, *done]).ok
 
 
-def test_two_unknown_commits_for_each_of_many_gaps_are_told_apart_no_longer_than_needed(
+def test_two_unknown_commits_for_each_of_many_gaps_are_distinguished_no_longer_than_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("holdfast.torture.checkers.linear.MOST_STATES", 40_000)

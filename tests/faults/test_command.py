@@ -97,7 +97,7 @@ def broken(_: Scratch, seed: int) -> Ran:
 BROKEN = Fault("broken", "a fault that is violated", ("I1",), {"sqlite": Numbers(3, 9)}, broken)
 
 
-def test_a_violation_is_told_with_a_command_that_finds_it_again(
+def test_a_violation_is_printed_with_a_command_that_repeats_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(catalogue, "FAULTS", (BROKEN,))
@@ -196,7 +196,7 @@ def test_a_torture_that_is_terminated_leaves_no_schema_behind(
     assert list(tmp_path.glob(f".{PREFIX}*")) == []
 
 
-def test_what_a_killed_torture_left_is_removed_by_the_next_and_nothing_else(
+def test_leftovers_of_a_killed_torture_are_removed_by_the_next_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     foreign = tmp_path / f".{PREFIX}somebody"

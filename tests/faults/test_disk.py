@@ -22,12 +22,12 @@ def every_image(files: dict[str, bytes], *steps: Step) -> list[dict[str, bytes]]
     return [disk.image(random.Random(seed)) for seed in range(300)]
 
 
-def test_what_was_synced_is_there() -> None:
+def test_synced_writes_are_there() -> None:
     for image in every_image({"f": b""}, Step("write", "f", 0, A), Step("sync", "f")):
         assert image == {"f": A}
 
 
-def test_what_was_not_synced_is_kept_or_lost_or_torn_at_sectors() -> None:
+def test_unsynced_writes_are_kept_or_lost_or_torn_at_sectors() -> None:
     found = {image["f"] for image in every_image({"f": A}, Step("write", "f", 0, B))}
     assert found == {A, B, b"b" * 512 + b"a" * 512, b"a" * 512 + b"b" * 512}
 

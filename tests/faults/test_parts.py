@@ -59,7 +59,7 @@ def is_stopped(worker: Child) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs a process list to look at")
-def test_a_stopped_worker_goes_on_without_a_call_of_its_pool(tmp_path: Path) -> None:
+def test_a_stopped_worker_continues_without_a_call_of_its_pool(tmp_path: Path) -> None:
     """A call of the pool may wait for a lock, or for a server connection, that the stopped worker holds."""
     deadline_s = time.monotonic() + PATIENCE_S
     with SqliteScratch(tmp_path) as scratch:

@@ -52,7 +52,7 @@ def test_a_pool_that_settles_each_piece_once_is_right() -> None:
         ([*CALLS[:2], Called("two", 3, 1, 25, 50), CALLS[3]], ENDS, PATHS, "two of session chat began before turn one"),
     ],
 )
-def test_what_a_pool_did_wrong_is_named(
+def test_violations_of_a_pool_are_named(
     calls: list[Called], ends: dict[str, Ended], paths: dict[str, list[str]], says: str
 ) -> None:
     [found] = check_pool(PIECES, calls, ends, paths)

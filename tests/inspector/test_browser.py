@@ -107,7 +107,7 @@ def leaving(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Away]:
         server.remove()
 
 
-def test_a_page_says_that_the_store_is_away_and_goes_on_when_it_is_back(leaving: Away, browser: Any) -> None:
+def test_a_page_says_that_the_store_is_away_and_continues_when_it_is_back(leaving: Away, browser: Any) -> None:
     with holdfast.open_blocking(leaving.url) as store:
         store.sessions.create("chat").append({"role": "user", "content": "before"})
     with served(leaving.url) as address:
@@ -133,7 +133,7 @@ def test_a_page_says_that_the_store_is_away_and_goes_on_when_it_is_back(leaving:
         browser.wait("document.querySelectorAll('.role-user').length === 2", PATIENCE_S)
 
 
-def test_a_page_says_that_there_is_a_new_token_and_goes_on_with_it(browser: Any, tmp_path: Path) -> None:
+def test_a_page_says_that_there_is_a_new_token_and_continues_with_it(browser: Any, tmp_path: Path) -> None:
     url = str(tmp_path / "agent.db")
     with holdfast.open_blocking(url) as store:
         store.sessions.create("chat").append({"role": "user", "content": "before"})

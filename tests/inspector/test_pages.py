@@ -101,7 +101,7 @@ AS_STORED: dict[str, tuple[str, Any, list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize("name", AS_STORED)
-def test_what_an_adapter_stored_reads_like_a_conversation(name: str) -> None:
+def test_messages_of_an_adapter_read_like_a_conversation(name: str) -> None:
     kind, payload, shown = AS_STORED[name]
     blocks = blocks_of([holdfast.Node("n", kind=kind, payload=payload)])
     assert [(entry.role, entry.text) for block in blocks for entry in block.entries] == shown
@@ -184,7 +184,7 @@ def test_an_unknown_id_is_not_found(client: Any, path: str) -> None:
     assert "<i>" not in answer.text
 
 
-def test_a_bad_cursor_is_said(client: Any) -> None:
+def test_a_bad_cursor_is_reported(client: Any) -> None:
     answer = client.get("/sessions", params={"after": "garbage"})
     assert (answer.status_code, "InvalidRequest" in answer.text) == (400, True)
 
@@ -256,7 +256,7 @@ def test_words_that_no_page_offers_are_refused(writer: Any) -> None:
         assert writer.post("/remedy", data=data).status_code == 400
 
 
-def test_a_remedy_goes_back_to_a_page_of_ours_only(writer: Any) -> None:
+def test_a_remedy_redirects_only_to_a_page_of_the_inspector(writer: Any) -> None:
     for back in ("//evil.example/", "https://evil.example/", "/nowhere", ""):
         data = {"words": '["queue", "resume", "mail <i>"]', "back": back}
         assert writer.post("/remedy", data=data, follow_redirects=False).headers["location"].split("?")[0] == "/"
@@ -364,7 +364,7 @@ def test_sessions_are_found_by_label(url: str, client: Any) -> None:
     assert 'class="label"' in client.get("/session", params={"id": "many-3"}).text
 
 
-def test_sessions_are_found_by_what_was_said_within_a_budget(
+def test_sessions_are_found_by_their_messages_within_a_budget(
     url: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with holdfast.open_blocking(url) as store:
@@ -559,7 +559,7 @@ def test_a_diff_shows_a_change_at_the_end_of_a_large_state() -> None:
     assert lines == ["…", "   29996,", "   29997,", "-  29998,", "+  -1,", "   29999", " ]"]
 
 
-def test_a_long_tree_goes_on_and_calls_no_earlier_node_tombstoned(
+def test_a_long_tree_continues_and_calls_no_earlier_node_tombstoned(
     url: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "NODES", 3)

@@ -1,4 +1,4 @@
-"""The inspector answers only those who opened the printed address, from this machine, and writes only if allowed."""
+"""The inspector answers only requests with the printed token, from this machine, and writes only if allowed."""
 
 from __future__ import annotations
 

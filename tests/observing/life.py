@@ -32,7 +32,7 @@ SECRET: dict[str, Any] = {"secret": CANARY}
 
 
 class Life:
-    """Calls operations one by one and records what an observer should be told of each."""
+    """Calls operations one by one and records the observation expected of each."""
 
     def __init__(self, store: holdfast.BlockingStore) -> None:
         self.store = store
@@ -310,7 +310,7 @@ class Life:
         done("maintenance.explain_schedule", store.maintenance.explain_schedule, "nightly")
 
     def assert_silent(self, told: object) -> None:
-        """Assert that an observer was told no content and no token."""
+        """Assert that an observer received no content and no token."""
         text = json.dumps(told, default=repr)
         assert CANARY not in text
         assert self.tokens

@@ -107,7 +107,7 @@ class Stubborn(Folder):
         raise OSError("canary-path")
 
 
-def test_bytes_that_could_not_be_deleted_are_told_as_a_warning(
+def test_bytes_that_could_not_be_deleted_are_logged_as_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="holdfast")

@@ -27,7 +27,7 @@ from holdfast.triggers import SubscriptionDraft
 
 
 class Told:
-    """An observer that keeps everything it is told."""
+    """An observer that keeps every observation."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -60,7 +60,7 @@ def public_operations() -> set[str]:
     return found
 
 
-def test_each_public_operation_is_told_exactly_once_with_its_name_and_its_error(url: str, life: ModuleType) -> None:
+def test_each_public_operation_is_observed_exactly_once_with_its_name_and_its_error(url: str, life: ModuleType) -> None:
     told = Told()
     with holdfast.open_blocking(url, observe=told) as store:
         whole = life.Life(store)
@@ -215,7 +215,7 @@ def test_a_wait_is_one_event_at_its_end(url: str) -> None:
     assert one.duration_ms >= 20
 
 
-def test_a_follower_that_has_seen_enough_is_told_as_done_and_one_that_fails_as_refused(url: str) -> None:
+def test_a_follower_that_stops_is_observed_as_done_and_one_that_fails_as_refused(url: str) -> None:
     told = Told()
     with holdfast.open_blocking(url, observe=told) as store:
         kinds = [EventType("progress")]
@@ -251,7 +251,7 @@ def test_a_cancelled_call_is_observed_as_cancelled(url: str) -> None:
     assert (one.outcome, one.error_class) == ("cancelled", "CancelledError")
 
 
-def test_a_failure_is_told_as_failed(tmp_path: Path) -> None:
+def test_a_failure_is_observed_as_failed(tmp_path: Path) -> None:
     told = Told()
     store = holdfast.open_blocking(tmp_path / "closed.db", observe=told)
     store.close()
@@ -265,7 +265,7 @@ def test_a_failure_is_told_as_failed(tmp_path: Path) -> None:
     assert (opened.operation, opened.error_class) == ("store.open", type(caught.value).__name__)
 
 
-def test_what_an_observer_raises_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_an_observer_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def begin(self, operation: str, system: str, *, steps: bool) -> Any:
             if operation == "sessions.create":
@@ -287,7 +287,7 @@ def test_what_an_observer_raises_is_logged_and_changes_nothing(caplog: pytest.Lo
 @pytest.mark.parametrize(
     "wrong", [1, "logging", [holdfast.Limits()], object()], ids=["number", "text", "record", "object"]
 )
-def test_what_is_no_observer_is_refused_before_anything_is_opened(wrong: Any, tmp_path: Path) -> None:
+def test_anything_but_an_observer_is_refused_before_anything_is_opened(wrong: Any, tmp_path: Path) -> None:
     path = tmp_path / "never.db"
     with pytest.raises(holdfast.InvalidRequest) as caught:
         holdfast.open_blocking(path, observe=wrong)
@@ -375,7 +375,7 @@ def test_a_logger_that_is_off_adds_a_handful_of_calls_to_a_commit() -> None:
 
 
 @pytest.mark.parametrize("observe", ["None", "holdfast.observers.Logging()"])
-def test_what_is_not_asked_for_is_not_loaded(observe: str) -> None:
+def test_parts_outside_of_the_request_are_not_loaded(observe: str) -> None:
     program = f"""
 import sys, holdfast
 assert holdfast.observers.OpenTelemetry and holdfast.observers.Logging

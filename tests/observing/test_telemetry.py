@@ -140,7 +140,7 @@ class Traced(Folder):
             super().put(space, name, data)
 
 
-def test_what_is_done_in_another_thread_is_a_child_of_the_operation(tmp_path: Path, exported: Exported) -> None:
+def test_a_span_of_another_thread_is_a_child_of_the_operation(tmp_path: Path, exported: Exported) -> None:
     place = Traced(tmp_path / "bytes")
     place.tracer = exported.tracer
 
@@ -180,7 +180,7 @@ def test_a_failure_marks_its_span_by_class_alone(tmp_path: Path, exported: Expor
     assert (failed.attributes or {})["error.type"] == "StoreClosed"
 
 
-def test_what_no_sampler_takes_is_measured_all_the_same() -> None:
+def test_operations_outside_of_the_sample_are_measured_all_the_same() -> None:
     exported = Exported(sampler=ALWAYS_OFF)
     with holdfast.open_blocking("memory:", observe=exported.observer) as store:
         store.sessions.create("chat")

@@ -255,7 +255,7 @@ def an_alarm_in_a_folder_is_raised(folder: Path, _: pytest.FixtureRequest) -> No
 
 def an_alarm_in_a_place_outside_is_raised(_folder: Path, _: pytest.FixtureRequest) -> None:
     with handling_an_alarm(), failing_as_an_error():
-        interrupted_files.test_an_alarm_in_a_place_of_the_application_is_told_from_its_failure()
+        interrupted_files.test_an_alarm_in_a_place_of_the_application_differs_from_its_failure()
 
 
 def a_vast_key_does_not_spoil_new_sessions(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -320,7 +320,7 @@ def contents_are_weighed_together(folder: Path, _: pytest.FixtureRequest) -> Non
 
 def one_unreadable_file_does_not_hide_the_others(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
-        OutsideBytesContract().test_verification_goes_on_after_bytes_that_cannot_be_read(made)
+        OutsideBytesContract().test_verification_continues_after_bytes_that_cannot_be_read(made)
 
 
 def an_accepted_turn_reads_back_with_its_history(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -388,7 +388,7 @@ def an_unconfirmed_commit_is_told_behind_a_pooler(folder: Path, request: pytest.
 
 def a_refused_import_leaves_no_trace(*_: object) -> None:
     with holdfast.open_blocking("memory:") as store:
-        test_bundles.test_whatever_is_wrong_with_a_bundle_is_said_before_anything_is_written(store)
+        test_bundles.test_a_fault_of_a_bundle_is_reported_before_anything_is_written(store)
 
 
 def a_password_is_in_no_message(*_: object) -> None:
@@ -419,12 +419,12 @@ def no_bit_of_a_bundle_changes_unnoticed(*_: object) -> None:
 
 def a_tail_shows_each_event_once(folder: Path, _: pytest.FixtureRequest) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        test_tail.test_what_is_written_between_listing_and_reading_is_shown_once(str(folder / "state.db"), patch)
+        test_tail.test_values_written_between_listing_and_reading_are_shown_once(str(folder / "state.db"), patch)
 
 
 def a_tail_shows_what_changes_while_it_pauses(folder: Path, _: pytest.FixtureRequest) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        test_tail.test_what_changes_behind_a_pass_that_pauses_is_shown(str(folder / "state.db"), patch)
+        test_tail.test_changes_behind_a_pass_that_pauses_are_shown(str(folder / "state.db"), patch)
 
 
 def a_lost_node_is_damage(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -624,7 +624,7 @@ def a_store_for_reads_refuses_a_decision(folder: Path, _: pytest.FixtureRequest)
     with bench(folder) as made, failing_as_an_error():
         store = made.open()
         receipt = store.sessions.create("chat").commit(holdfast.Commit(turn_id="turn-1"))
-        ReadingContract().test_what_writes_waits_or_decides_is_refused(made, store, receipt, "session.commit again")
+        ReadingContract().test_calls_that_write_wait_or_decide_are_refused(made, store, receipt, "session.commit again")
 
 
 def a_later_writer_is_left_alone(_: Path, request: pytest.FixtureRequest) -> None:
@@ -688,7 +688,7 @@ def shared_hashes_are_weighed(folder: Path, _: pytest.FixtureRequest) -> None:
 
 def what_an_import_holds_is_bounded(_: Path, __: pytest.FixtureRequest) -> None:
     with failing_as_an_error():
-        test_bundles.test_what_is_held_until_the_turn_is_bounded_as_a_whole()
+        test_bundles.test_messages_held_until_the_turn_are_bounded_as_a_whole()
 
 
 def a_ref_is_compared_when_it_is_read(_: Path, __: pytest.FixtureRequest) -> None:
@@ -983,7 +983,7 @@ def test_a_planted_bug_is_caught(name: str, tmp_path: Path, request: pytest.Fixt
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_what_catches_a_bug_passes_without_it(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_test_that_catches_a_bug_passes_without_it(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     _, check = PLANTED[name]
     check(tmp_path, request)
 

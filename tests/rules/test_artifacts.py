@@ -65,7 +65,7 @@ def test_an_artifact_comes_back_as_it_was_put(data: bytes) -> None:
     assert artifacts.opened(row) == Artifact("module", "main", data, 50, row.hash)
 
 
-def test_a_damaged_artifact_is_told() -> None:
+def test_a_damaged_artifact_is_reported() -> None:
     row = msgspec.structs.replace(artifacts.packed("module", "main", b"data", now_ms=50), body=b"dada")
     with pytest.raises(Corrupt) as info:
         artifacts.opened(row)

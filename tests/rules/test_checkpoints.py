@@ -223,7 +223,7 @@ def test_frames_that_cannot_be_kept_are_refused(given: list[object], field: str)
 
 
 @pytest.mark.parametrize("document", [None, {}, [1], [{}], [{"frame_id": 5}]], ids=str)
-def test_stored_frames_that_are_none_are_damage(document: object) -> None:
+def test_stored_frames_that_are_invalid_are_damage(document: object) -> None:
     with pytest.raises(Corrupt, match="list of frames") as info:
         checkpoints.frames_of(document, needed_by="revision 3")
     assert (info.value.table, info.value.key) == ("blobs", "revision 3")
@@ -265,7 +265,7 @@ def test_only_bodies_that_are_not_stored_yet_are_written() -> None:
     ],
     ids=["content", "encoding", "name"],
 )
-def test_a_damaged_body_is_told(row: BlobRow, reason: str) -> None:
+def test_a_damaged_body_is_reported(row: BlobRow, reason: str) -> None:
     with pytest.raises(Corrupt, match=reason) as info:
         deltas.opened([row])
     assert (info.value.table, info.value.key) == ("blobs", row.hash)
@@ -288,6 +288,6 @@ def test_a_body_is_read_by_the_format_that_its_ref_names() -> None:
 
 
 @pytest.mark.parametrize("ref", ["", "json", "json-sha256:", "yaml-sha256:" + "0" * 64, "json-sha256:" + "G" * 64])
-def test_what_is_stored_as_a_ref_and_is_none_is_damage(ref: str) -> None:
+def test_an_invalid_stored_ref_is_damage(ref: str) -> None:
     with pytest.raises(Corrupt, match="is not a ref"):
         checkpoints.split(ref)

@@ -79,7 +79,7 @@ def test_a_kind_of_text_comes_back_as_the_plain_text_that_it_is(check: Callable[
     assert type(found) is str
 
 
-def test_only_an_optional_value_may_be_none() -> None:
+def test_only_an_optional_value_accepts_none() -> None:
     assert checks.optional_identifier("field", None, LIMITS) is None
     assert checks.optional_text("field", None, LIMITS) is None
     assert checks.optional_whole("field", None) is None
@@ -164,7 +164,7 @@ def test_a_list_or_tuple_within_the_limit_is_accepted(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", ["ab", b"cd", {"a"}, {"a": 1}, iter(()), None, range(2)])
-def test_what_is_no_list_or_tuple_is_refused(value: object) -> None:
+def test_anything_but_a_list_or_tuple_is_refused(value: object) -> None:
     assert "must be a list or tuple" in refusal(checks.sequence, value, most=2).problem
 
 
@@ -209,7 +209,7 @@ def test_bytes_are_counted_as_bytes(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["abcd", None, [1, 2], 4])
-def test_what_is_no_bytes_is_refused(value: object) -> None:
+def test_anything_but_bytes_is_refused(value: object) -> None:
     assert "must be bytes" in refusal(checks.content, value, most=4).problem
 
 

@@ -138,7 +138,7 @@ def judge(
 # Replays.
 
 
-def test_a_turn_that_was_never_committed_is_no_replay() -> None:
+def test_a_turn_that_was_never_committed_is_not_a_replay() -> None:
     assert commits.replay(check(turn_id="t2", fingerprint="print"), None) is None
 
 
@@ -256,12 +256,12 @@ def test_an_accepted_turn_writes_everything_at_once() -> None:
     ]
 
 
-def test_what_a_commit_leaves_out_stays_as_it_is() -> None:
+def test_a_commit_keeps_the_parts_that_it_leaves_out() -> None:
     body = commits.body_of(judge(Commit()).revision)
     assert body == msgspec.structs.replace(HEAD_BODY, usage=(), enqueued=())
 
 
-def test_what_a_commit_gives_replaces_what_was() -> None:
+def test_a_commit_replaces_the_parts_that_it_gives() -> None:
     plan = judge(
         Commit(checkpoint=Checkpoint(tool_state=0), config=9, frames=[], current_frame_id="g"),
         facts=msgspec.structs.replace(FACTS, hashes=frozenset({json_ref(b"[]")})),
@@ -315,9 +315,7 @@ def test_a_commit_on_a_head_that_is_lost_is_refused_and_not_started_anew() -> No
         "no path",
     ],
 )
-def test_the_leaf_moves_to_the_last_node_or_where_it_is_told_to(
-    graph: Any, leaf: tuple[int | None, str | None]
-) -> None:
+def test_the_leaf_moves_to_the_last_node_or_to_the_given_one(graph: Any, leaf: tuple[int | None, str | None]) -> None:
     revision = judge(Commit(graph=graph)).revision
     assert (revision.leaf_key, revision.leaf_id) == leaf
 
@@ -388,7 +386,7 @@ def test_a_replacing_graph_stands_on_its_own(nodes: list[Node], leaf: str | None
     assert info.value.field == field
 
 
-def test_the_first_reason_against_a_commit_is_told() -> None:
+def test_the_first_reason_against_a_commit_is_reported() -> None:
     commit = Commit(
         expected_revision=1,
         completes=[CLAIM],
@@ -516,7 +514,7 @@ def test_a_large_content_that_is_new_follows_what_the_head_has_in_its_place() ->
 # ---------------------------------------------------------------------------- storage of a turn
 
 
-def test_what_a_turn_leaves_as_it_was_takes_no_room_and_older_forms_are_read() -> None:
+def test_unchanged_parts_of_a_turn_take_no_room_and_older_forms_are_read() -> None:
     plan = commits.judge(
         commits.check_commit(Commit(usage=[Usage("turn", "m", 5)]), "chat", LIMITS, seed="seed"),
         msgspec.structs.replace(SESSION, revision=0),

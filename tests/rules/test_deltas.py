@@ -118,7 +118,7 @@ def test_a_run_is_as_long_as_the_cheapest_of_all_lengths(growth: int) -> None:
     assert taken <= cheapest * turns * 1.02 + frame
 
 
-def test_a_run_that_hardly_changes_goes_on_and_one_that_jumped_ends() -> None:
+def test_a_run_that_hardly_changes_continues_and_one_that_jumped_ends() -> None:
     run = Run("r", b"", 100_000, deltas=500, spent_bytes=500 * 60)
     assert deltas.is_worth_it(run, 80)
     assert not deltas.is_worth_it(run, 20_000)
@@ -162,7 +162,7 @@ def test_the_run_that_is_kept_is_the_run_that_is_read() -> None:
     assert {rows[row.base_hash].base_hash for row in rows.values() if row.base_hash is not None} == {None}
 
 
-def test_nothing_goes_on_from_a_content_that_is_gone_or_whose_key_frame_is() -> None:
+def test_nothing_continues_from_a_content_that_is_gone_or_whose_key_frame_is() -> None:
     assert deltas.run_of(DELTA.hash, []) is None
     assert deltas.run_of(DELTA.hash, [DELTA]) is None
     assert deltas.run_of(DELTA.hash, [WHOLE]) is None
@@ -179,7 +179,7 @@ def test_nothing_goes_on_from_a_content_that_is_gone_or_whose_key_frame_is() -> 
         max_size=8,
     )
 )
-def test_whatever_changed_the_content_comes_back(edits: list[tuple[int, int, bytes]]) -> None:
+def test_any_change_of_the_content_comes_back(edits: list[tuple[int, int, bytes]]) -> None:
     data = BASE + noise("more")
     run = Run(ref_of(data), data, len(data))
     base = deltas.stored(run.ref, data, None)
@@ -228,7 +228,7 @@ SECOND = but(DELTA, hash=ref_of(b"second"), base_hash=DELTA.hash)
         ([DELTA, but(WHOLE, body=b"?" + BASE[1:])], WHOLE, "does not match its hash"),
     ],
 )
-def test_a_delta_that_cannot_be_read_is_told(rows: list[BlobRow], named: BlobRow, reason: str) -> None:
+def test_a_delta_that_cannot_be_read_is_reported(rows: list[BlobRow], named: BlobRow, reason: str) -> None:
     with pytest.raises(Corrupt, match=reason) as info:
         deltas.opened(rows)
     assert (info.value.table, info.value.key) == ("blobs", named.hash)
@@ -248,7 +248,7 @@ def test_a_content_is_proven_alone_or_with_its_key_frame() -> None:
             deltas.prove(row, frames)
 
 
-def test_a_delta_on_another_key_frame_than_its_own_is_told() -> None:
+def test_a_delta_on_another_key_frame_than_its_own_is_reported() -> None:
     other = edited(BASE, 0, b"?" * 60_000)
     frame = deltas.stored(ref_of(other), other, None)
     with pytest.raises(Corrupt, match=r"does not (match its hash|decompress)"):
@@ -257,7 +257,7 @@ def test_a_delta_on_another_key_frame_than_its_own_is_told() -> None:
 
 @STEADY
 @given(st.integers(0, len(DELTA.body) - 1), st.integers(1, 255))
-def test_a_damaged_byte_of_a_delta_is_told_or_was_a_count_of_its_run(at: int, flip: int) -> None:
+def test_a_damaged_byte_of_a_delta_is_reported_or_was_a_count_of_its_run(at: int, flip: int) -> None:
     body = bytearray(DELTA.body)
     body[at] ^= flip
     try:

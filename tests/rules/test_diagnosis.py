@@ -53,7 +53,7 @@ def test_facts_without_fault_have_no_concern(engine: Any) -> None:
         ({"ready_batches": 3, "oldest_ready_batch_at_ms": NOW}, 5 * MINUTE, "old-work"),
     ],
 )
-def test_what_waits_is_a_warning_once_its_grace_is_over(fields: dict[str, int], grace_ms: int, name: str) -> None:
+def test_waiting_work_is_a_warning_once_its_grace_is_over(fields: dict[str, int], grace_ms: int, name: str) -> None:
     facts = msgspec.structs.replace(PLAIN, **fields)
     assert judged(msgspec.structs.replace(facts, now_ms=NOW + grace_ms)) == []
     assert judged(msgspec.structs.replace(facts, now_ms=NOW + grace_ms + 1)) == [("warning", name)]

@@ -245,9 +245,7 @@ def test_after_the_end_only_what_is_declared_for_it_comes() -> None:
         (EventType("another"), 1, True),
     ],
 )
-def test_what_may_take_long_is_not_judged_inside_of_a_transaction(
-    declared: EventType, payload: Any, is_light: bool
-) -> None:
+def test_slow_schemas_are_not_judged_inside_of_a_transaction(declared: EventType, payload: Any, is_light: bool) -> None:
     assert events.is_light(intent("w", payload), process(event_types=(declared,))) is is_light
 
 
@@ -480,7 +478,7 @@ def test_a_stored_event_says_how_it_stands() -> None:
 @pytest.mark.parametrize(
     "changes", [{"wake": b"\x01{}"}, {"payload": b"{"}, {"terminal_state": "lost"}], ids=["wake", "payload", "state"]
 )
-def test_a_damaged_event_is_told(changes: dict[str, Any]) -> None:
+def test_a_damaged_event_is_reported(changes: dict[str, Any]) -> None:
     with pytest.raises(Corrupt) as info:
         events.event_of(wake_row(**changes))
     assert (info.value.table, info.value.key) == ("events", "build/5")

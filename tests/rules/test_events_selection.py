@@ -125,7 +125,7 @@ def test_a_selector_takes_the_payload_a_constant_or_a_filled_template() -> None:
     )
 
 
-def test_what_a_template_puts_in_is_not_read_again() -> None:
+def test_a_template_does_not_expand_its_values() -> None:
     template = Template("{a}{b}", {"a": Pointer("/a"), "b": Pointer("/b")})
     assert selectors.select("payload", template, {"a": "{b}", "b": "{a}"}) == "{b}{a}"
 

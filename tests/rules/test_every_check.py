@@ -297,7 +297,7 @@ def spoil(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY_CHECK)
-def test_what_was_checked_does_not_change_with_the_objects_that_were_sent(name: str) -> None:
+def test_checked_values_do_not_change_with_the_objects_that_were_sent(name: str) -> None:
     check, good = EVERY_CHECK[name]
     sent = copy.deepcopy(good)
     found = check(sent)
@@ -311,7 +311,7 @@ def accepts_or_refuses(check: Callable[[Any], object], value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY_CHECK)
-def test_every_check_meets_an_odd_value_in_any_place_with_an_error_of_ours(name: str) -> None:
+def test_every_check_refuses_an_odd_value_in_any_place_with_a_holdfast_error(name: str) -> None:
     check, good = EVERY_CHECK[name]
     for way in places(good):
         for odd in ODD:
@@ -321,7 +321,7 @@ def test_every_check_meets_an_odd_value_in_any_place_with_an_error_of_ours(name:
 @pytest.mark.parametrize("name", EVERY_CHECK)
 @settings(STEADY, max_examples=50)
 @given(data=st.data())
-def test_every_check_meets_anything_in_several_places_with_an_error_of_ours(name: str, data: st.DataObject) -> None:
+def test_every_check_refuses_anything_in_several_places_with_a_holdfast_error(name: str, data: st.DataObject) -> None:
     check, value = EVERY_CHECK[name]
     for way in data.draw(st.lists(st.sampled_from(places(value)), min_size=1, max_size=3)):
         value = with_part(value, way, data.draw(ANYTHING))

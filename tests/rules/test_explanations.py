@@ -34,7 +34,7 @@ def test_a_holder_whose_report_has_expired_is_dead() -> None:
     assert cause(NOW).remedy == ("leases", "release", "--process", "r1")
 
 
-def test_a_handler_over_its_time_limit_is_told_with_its_process() -> None:
+def test_a_handler_over_its_time_limit_is_reported_with_its_process() -> None:
     found = cause(NOW + 1, {"r1": 6_950})
     assert (found.name, found.standing) == ("over-its-time-limit", "stuck")
     assert found.problem.startswith("its handler is over its time limit for 7 s")

@@ -33,7 +33,7 @@ def test_a_descriptor_may_say_nothing() -> None:
         (HandleDescriptor("k", "a\0"), "descriptor.label"),
     ],
 )
-def test_a_descriptor_that_is_no_text_is_refused(descriptor: object, field: str) -> None:
+def test_a_descriptor_that_is_not_text_is_refused(descriptor: object, field: str) -> None:
     with pytest.raises(InvalidRequest) as info:
         grants.check_descriptor(descriptor, LIMITS)
     assert info.value.field == field
@@ -64,7 +64,7 @@ def test_a_grant_is_shown_with_its_process() -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\x01[]", b'\x01{"kind":5}'])
-def test_a_damaged_grant_is_told(damaged: Any) -> None:
+def test_a_damaged_grant_is_reported(damaged: Any) -> None:
     with pytest.raises(Corrupt) as info:
         grants.grant_of(GrantRow("chat", "f", "build", damaged))
     assert (info.value.table, info.value.key) == ("grants", "chat/f/build")

@@ -270,7 +270,7 @@ def test_a_replaced_graph_never_gets_the_epoch_that_inherits(node_count: int, ep
 # Views.
 
 
-def test_a_lineage_comes_back_and_damage_in_it_is_told() -> None:
+def test_a_lineage_comes_back_and_damage_in_it_is_reported() -> None:
     segments = (Segment(5, 0, 4), Segment(3, 2, 9))
     assert graph.encode_lineage(segments) == b"[[5,0,4],[3,2,9]]"
     assert graph.lineage_of(session(lineage=b"[[5,0,4],[3,2,9]]")) == segments
@@ -345,7 +345,7 @@ def test_a_node_comes_back_from_its_row() -> None:
     ],
     ids=["parent", "own parent", "younger parent", "payload", "cause"],
 )
-def test_a_damaged_node_is_told_and_not_shown(damaged: NodeRow, reason: str) -> None:
+def test_a_damaged_node_is_reported_and_not_shown(damaged: NodeRow, reason: str) -> None:
     with pytest.raises(Corrupt, match=reason) as info:
         graph.node_of(damaged)
     assert (info.value.table, info.value.key) == ("nodes", str(BASE + 2))

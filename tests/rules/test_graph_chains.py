@@ -193,7 +193,7 @@ def test_an_id_is_made_of_session_turn_and_position_unless_it_is_given() -> None
 
 
 @pytest.mark.parametrize("id", ["", None, 5, " "], ids=["empty", "none", "number", "blank"])
-def test_an_id_that_is_none_is_refused_where_ids_must_be_given(id: Any) -> None:
+def test_an_id_of_none_is_refused_where_ids_must_be_given(id: Any) -> None:
     with pytest.raises(InvalidRequest) as info:
         checked(node("a"), node(id), seed=None)
     assert info.value.field == "nodes[1].id"
@@ -214,7 +214,7 @@ def test_a_turn_brings_back_what_it_sends_again() -> None:
     assert placed([node("b")], HIDDEN).revived == (HIDDEN[1],)
 
 
-def test_what_is_added_beside_the_path_brings_nothing_back() -> None:
+def test_nodes_beside_the_path_bring_nothing_back() -> None:
     assert placed([node("b", parent="a")], HIDDEN, revision=None) == ((), (), "b", 0)
 
 
@@ -261,7 +261,7 @@ def test_a_leaf_that_is_not_stored_is_damage_only_where_no_caller_named_it() -> 
         placed([node("d", parent="c")], [], leaf=(9, "c"))
 
 
-def test_what_a_delta_rests_on_is_asked_for_if_it_is_not_known() -> None:
+def test_an_unknown_key_frame_of_a_delta_is_fetched() -> None:
     stored = {one.node_id: one for one in HIDDEN[1:]}
     leaf = (HIDDEN[2].node_key, "leaf")
 

@@ -192,7 +192,7 @@ def test_a_lease_is_checked_field_by_field() -> None:
     ],
     ids=["type", "resource", "process", "session", "owner", "token", "fence", "start", "end"],
 )
-def test_what_is_no_lease_is_refused(value: object, field: str) -> None:
+def test_anything_but_a_lease_is_refused(value: object, field: str) -> None:
     with pytest.raises(InvalidRequest) as info:
         leases.check_lease("lease", value, LIMITS)
     assert info.value.field == field

@@ -69,7 +69,7 @@ def test_blobs_with_a_root_may_be_collected(revisions: int, blobs: int) -> None:
     maintenance.require_roots(7, [SESSION], revisions, blobs)
 
 
-def test_what_deleted_sessions_left_behind_may_be_collected() -> None:
+def test_leftovers_of_deleted_sessions_may_be_collected() -> None:
     maintenance.require_roots(7, [msgspec.structs.replace(SESSION, deleted_at_ms=1)], 0, 5)
 
 

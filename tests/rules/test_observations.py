@@ -33,7 +33,7 @@ from holdfast.rules.observations import LONGEST_ID, outcome_of, subject_of
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_refusal_is_an_answer_and_a_failure_is_none(error: BaseException | None, outcome: str) -> None:
+def test_a_refusal_is_an_answer_and_a_failure_is_not(error: BaseException | None, outcome: str) -> None:
     assert outcome_of(error) == outcome
 
 

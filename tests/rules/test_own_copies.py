@@ -159,7 +159,7 @@ CHECKS: dict[str, Callable[[Documents], Any]] = {
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_what_was_checked_does_not_change_with_what_was_sent(check: str) -> None:
+def test_checked_values_do_not_change_with_the_callers_objects(check: str) -> None:
     sent, kept = Documents(), Documents()
     before, checked = CHECKS[check](kept), CHECKS[check](sent)
     assert checked == before
@@ -168,7 +168,7 @@ def test_what_was_checked_does_not_change_with_what_was_sent(check: str) -> None
     assert codec.encode_canonical(codec.document_of(checked)) == codec.encode_canonical(codec.document_of(before))
 
 
-def test_what_an_event_means_is_selected_from_what_is_stored() -> None:
+def test_the_meaning_of_an_event_is_selected_from_the_stored_declaration() -> None:
     documents = Documents()
     plan = _planned(documents)
     documents.spoil()

@@ -154,7 +154,7 @@ def test_a_process_that_cannot_be_kept_is_refused(changes: dict[str, Any], field
     assert info.value.field == field
 
 
-def test_what_is_no_registration_is_refused() -> None:
+def test_anything_but_a_registration_is_refused() -> None:
     with pytest.raises(InvalidRequest) as info:
         processes.check_registration({"id": "build"}, LIMITS)
     assert info.value.field == "registration"

@@ -200,7 +200,7 @@ def lease(owner: str = "w1", **changes: Any) -> LeaseRow:
         (lease("w1"), (True, True), False, 150, False),
     ],
 )
-def test_who_may_claim_in_a_session(
+def test_leases_and_claims_decide_over_claims_in_a_session(
     held: LeaseRow | None, others: tuple[bool, bool], exclusive: bool, now_ms: int, may: bool
 ) -> None:
     assert claims.may_claim(held, others, owner_id="w1", exclusive=exclusive, now_ms=now_ms) is may
@@ -268,7 +268,9 @@ JOINED = [batch(1), batch(2), batch(3)]
         ([batch(1, retry_at_ms=150), batch(2, retry_at_ms=151), batch(3)], "idle", 5, 1),
     ],
 )
-def test_how_much_one_claim_takes(rows: list[BatchRow], boundary: Boundary, most: int, taken: int) -> None:
+def test_one_claim_takes_batches_up_to_its_limits(
+    rows: list[BatchRow], boundary: Boundary, most: int, taken: int
+) -> None:
     assert claims.claim_prefix(rows, boundary, most, room=ROOM, kinds=None, now_ms=150) == taken
 
 
@@ -482,7 +484,7 @@ def test_a_claim_that_is_not_proven_is_not_renewed(
     assert not info.value.widened
 
 
-def test_what_still_bears_a_claim_is_given_back_even_when_it_expired() -> None:
+def test_work_that_still_bears_a_claim_is_given_back_even_when_it_expired() -> None:
     rows = [
         claimed(1, claim_expires_at_ms=1),
         claimed(2, claim_fence=2),
@@ -579,7 +581,7 @@ def test_a_renewed_claim_is_the_same_claim_and_never_ends_earlier(ttl_ms: int, e
     ],
     ids=["type", "id", "ids", "session", "claim", "token", "fence", "batch", "batches"],
 )
-def test_what_is_no_claim_is_refused(value: object, field: str) -> None:
+def test_anything_but_a_claim_is_refused(value: object, field: str) -> None:
     with pytest.raises(InvalidRequest) as info:
         claims.check_claim("claim", value, LIMITS)
     assert info.value.field == field

@@ -8,11 +8,11 @@ from holdfast.errors import Unavailable
 from holdfast.rules.replacements import is_stored
 
 
-def test_what_is_stored_as_it_was_wanted_was_applied() -> None:
+def test_a_write_that_is_stored_as_wanted_was_applied() -> None:
     assert is_stored("mine", "mine", "name")
 
 
-def test_what_was_never_given_a_value_was_not_applied() -> None:
+def test_a_call_without_a_value_was_not_applied() -> None:
     assert not is_stored(None, "mine", "name")
 
 

@@ -65,7 +65,7 @@ BACK = [
     ("pattern", "going"),
     [(one, going) for going, patterns in {"quick": QUICK, "slow": SLOW, "back": BACK}.items() for one in patterns],
 )
-def test_a_pattern_is_what_can_be_said_of_its_syntax(pattern: str, going: str) -> None:
+def test_a_pattern_is_judged_by_its_syntax(pattern: str, going: str) -> None:
     assert cost_of_pattern(pattern).going == going
 
 

@@ -152,7 +152,7 @@ def test_metadata_that_cannot_be_kept_is_refused_under_the_name_that_the_caller_
         assert info.value.field == within + field
 
 
-def test_what_is_no_metadata_is_refused() -> None:
+def test_anything_but_metadata_is_refused() -> None:
     with pytest.raises(InvalidRequest) as info:
         sessions.check_meta({"name": "x"}, LIMITS)
     assert info.value.field == "meta"

@@ -88,7 +88,7 @@ def test_a_name_that_was_never_given_finds_nothing(name: str) -> None:
     assert triggers.sequence_of("handle", name, "trigger:", LIMITS) is None
 
 
-def test_what_is_no_name_is_refused() -> None:
+def test_invalid_names_are_refused() -> None:
     for value in ("", None, 7):
         with pytest.raises(InvalidRequest) as info:
             triggers.sequence_of("handle", value, "trigger:", LIMITS)
@@ -197,7 +197,7 @@ def test_a_subscription_that_could_not_be_delivered_to_is_refused(changes: dict[
     assert info.value.field == field
 
 
-def test_what_is_no_subscription_is_refused() -> None:
+def test_anything_but_a_subscription_is_refused() -> None:
     with pytest.raises(InvalidRequest) as info:
         triggers.check_subscription({"source_type": "timer"}, LIMITS)
     assert info.value.field == "draft"
@@ -264,13 +264,13 @@ def test_a_subscription_is_cancelled_by_its_session_or_the_host_that_made_it(
     assert not triggers.may_cancel(None, registrant)
 
 
-def test_a_registrant_that_is_no_frame_has_none() -> None:
+def test_a_registrant_other_than_a_frame_has_no_frame() -> None:
     assert triggers.frame_of(Host()) is None
     assert triggers.frame_of(BySession(Scope("chat"))) is None
     assert triggers.frame_of(BySession(Scope("chat", "f"))) == "f"
 
 
-def test_a_damaged_subscription_is_told() -> None:
+def test_a_damaged_subscription_is_reported() -> None:
     row = msgspec.structs.replace(triggers.new_subscription(checked(), now_ms=50), sequence=7, body=b"\x01{}")
     with pytest.raises(Corrupt) as info:
         triggers.subscription_of(row)
@@ -339,7 +339,7 @@ def test_an_idempotency_key_names_one_occurrence_of_its_source() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"payload": b"{"}, {"source": b"{"}], ids=["payload", "source"])
-def test_a_damaged_occurrence_is_told(changes: dict[str, Any]) -> None:
+def test_a_damaged_occurrence_is_reported(changes: dict[str, Any]) -> None:
     with pytest.raises(Corrupt) as info:
         triggers.occurrence_of(msgspec.structs.replace(OCCURRENCE, **changes))
     assert (info.value.table, info.value.key) == ("occurrences", OCCURRENCE.occurrence_id)
@@ -374,7 +374,7 @@ def test_a_delivery_that_started_stays_started() -> None:
     assert triggers.moved(started, "failed", failure="late", now_ms=90) is started
 
 
-def test_a_damaged_delivery_is_told() -> None:
+def test_a_damaged_delivery_is_reported() -> None:
     with pytest.raises(Corrupt, match="state is 'lost'") as info:
         triggers.delivery_of(
             msgspec.structs.replace(RESERVED, state="lost"), triggers.occurrence_of(OCCURRENCE), subscription()

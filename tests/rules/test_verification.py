@@ -114,7 +114,7 @@ def test_a_committed_reference_says_where_its_bytes_are() -> None:
         ]
 
 
-def test_only_bytes_of_ours_are_doomed() -> None:
+def test_only_bytes_in_the_stores_own_places_are_doomed() -> None:
     assert problems(rules.doomed(1, HASH)) == []
     assert problems(rules.doomed(1, "photo")) == ["doomed_objects 1/photo: is not the hash of any bytes"]
 
@@ -348,7 +348,7 @@ def test_an_event_of_an_undeclared_type_would_be_refused() -> None:
     assert refusal.startswith("events p/1: would be refused now: ")
 
 
-def test_what_a_schema_accepted_once_is_not_asked_again() -> None:
+def test_a_schema_checks_an_accepted_value_only_once() -> None:
     odd = event("quiet", 1, type="ev", payload_hash=codec.stable_hash(["ev", 1]))
     assert problems(rules.event(odd, RUNNING)) == ["events p/1: its wake is not what its type makes of its payload"]
 

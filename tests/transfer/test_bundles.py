@@ -203,7 +203,7 @@ CHANGES: list[Callable[[Lines], None]] = [
 ]
 
 
-def test_whatever_is_wrong_with_a_bundle_is_said_before_anything_is_written(target: holdfast.BlockingStore) -> None:
+def test_a_fault_of_a_bundle_is_reported_before_anything_is_written(target: holdfast.BlockingStore) -> None:
     for change in CHANGES:
         manifest, lines = opened(genuine())
         change(lines)
@@ -253,7 +253,7 @@ def test_limits_of_the_target_are_judged_before_anything_is_written() -> None:
             transfer.restore(store, read(genuine()), into="")
 
 
-def test_what_the_target_has_of_the_session_is_judged_too(target: holdfast.BlockingStore) -> None:
+def test_the_targets_part_of_the_session_is_judged_too(target: holdfast.BlockingStore) -> None:
     """The state after an interrupted import, with a conflict added."""
     _, lines = opened(genuine())
     meta = msgspec.convert(one(lines, "meta")["meta"], SessionMeta)
@@ -276,8 +276,8 @@ def test_what_the_target_has_of_the_session_is_judged_too(target: holdfast.Block
     target.queue.abandon(claim)
     target.queue.cancel("other work", claim.batches[0].batch_id)
     refuse_without_a_trace(target, genuine(), "was used for other work", into="other work")
-    begun("goes on", holdfast.Node("n1", parent=None, payload={"a": 1}))
-    assert transfer.restore(target, read(genuine()), into="goes on").outcome == "imported"
+    begun("continues", holdfast.Node("n1", parent=None, payload={"a": 1}))
+    assert transfer.restore(target, read(genuine()), into="continues").outcome == "imported"
 
 
 def test_a_file_of_the_same_turn_with_other_work_is_refused_without_a_trace(target: holdfast.BlockingStore) -> None:
@@ -372,7 +372,7 @@ def test_text_is_not_taken_for_structure() -> None:
     assert bundles.decoded_bytes(text, 10**9) > 2 * len(text)
 
 
-def test_what_is_held_until_the_turn_is_bounded_as_a_whole() -> None:
+def test_messages_held_until_the_turn_are_bounded_as_a_whole() -> None:
     """Each line is within its bounds, has the right ref, and compresses well; together they would take ten times it."""
     _, lines = opened(genuine())
     document = [[] for _ in range(20_000)]

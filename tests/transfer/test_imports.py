@@ -165,7 +165,7 @@ def test_an_import_whose_lease_was_taken_over_is_refused(target: holdfast.Blocki
     assert is_as_in(target, data)
 
 
-def test_an_import_that_was_killed_goes_on_at_once_and_keeps_others_out(
+def test_an_import_that_was_killed_continues_at_once_and_keeps_others_out(
     target: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = bundle_of("a"), bundle_of("b")

@@ -246,14 +246,14 @@ def test_a_worker_that_is_killed_while_it_cancels_children_leaves_none_running(t
         assert [one.id for one in store.processes.list()] == ["alone"]
 
 
-def test_a_signal_to_the_first_link_names_the_run_that_goes_on_and_a_handle_finds_it(
+def test_a_signal_to_the_first_link_names_the_run_that_continues_and_a_handle_finds_it(
     url: str, store: holdfast.BlockingStore
 ) -> None:
     worker = chain_of(url)
     run = store.processes.start("parent", {"link": 1}, id="r1")
     worker.run(until_idle=True)
     for refused in (lambda: store.events.signal("r1", "go"), lambda: store.events.request_cancel("r1")):
-        with pytest.raises(holdfast.AlreadyTerminal, match=r"it goes on as run 'r1~2'") as info:
+        with pytest.raises(holdfast.AlreadyTerminal, match=r"it continues as run 'r1~2'") as info:
             refused()
         assert info.value.goes_on == "r1~2"
     assert run.signal("go").event.process_id == "r1~3"
@@ -261,7 +261,7 @@ def test_a_signal_to_the_first_link_names_the_run_that_goes_on_and_a_handle_find
         store.events.signal("ended", "go")
 
 
-def test_the_command_signals_and_cancels_the_run_that_goes_on(
+def test_the_command_signals_and_cancels_the_run_that_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = f"sqlite:{tmp_path / 'agent.db'}"

@@ -157,11 +157,11 @@ def test_waits_that_differ_by_chance_are_named() -> None:
 
     points = survives_crashes(worker, "order", setup=setup).points
     plays[0], most = 0, len(points) + 2  # the play after the crashes: that of the cancel
-    with pytest.raises(AssertionError, match="cancel at wait 1: there was none: the run waited 0 times, and 1 times"):
+    with pytest.raises(AssertionError, match="cancel at wait 1: no crash happened: the run waited 0 times, and 1 times"):
         survives_crashes(worker, "order", setup=setup)
 
 
-# Declared behaviour and chance are no harm.
+# Declared behaviour and chance are not reported.
 
 
 @pytest.mark.parametrize("bound", ["owner_bound", "external"])
@@ -241,7 +241,7 @@ def test_messages_of_sessions_are_effects(way: str, harm: str | None) -> None:
         if way == "lost":
             if said:
                 return
-            said.add("said")  # before it is said: a crash in between loses the message
+            said.add("said")  # before the append: a crash in between loses the message
             await asyncio.sleep(0)
         await store.sessions.handle("s").append(message, turn_id=turn_id)
 
@@ -446,7 +446,7 @@ def test_a_planted_bug_is_noticed(plant: Any, monkeypatch: pytest.MonkeyPatch) -
         Shop().check()
 
 
-def test_a_handler_that_fails_without_a_crash_is_told_so() -> None:
+def test_a_handler_that_fails_without_a_crash_is_reported() -> None:
     worker = Worker("memory:")
 
     @worker.process("order", retry=Retry(1))

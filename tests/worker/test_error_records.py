@@ -156,7 +156,7 @@ def test_a_handler_catches_the_same_error_again(error: Exception) -> None:
                     caught.append(facts_of(raised))
                     await run.step("report", len, caught[-1][1])
                 await run.signal("go")
-                return "went on"
+                return "continued"
 
             run = await store.processes.start("agent", id="r1")
             await worker.serve(until_idle=True)
@@ -164,7 +164,7 @@ def test_a_handler_catches_the_same_error_again(error: Exception) -> None:
             await worker.serve(until_idle=True)
             return await run.outcome(timeout_ms=0)
 
-    assert asyncio.run(main()) == Completed("went on")
+    assert asyncio.run(main()) == Completed("continued")
     first, second = caught
     assert first == second
     assert first[0] is (StepFailed if error in IN_PARTS else type(error))
@@ -186,13 +186,13 @@ def test_a_caught_error_is_caught_again_by_a_plain_handler(url: str, store: hold
             except Exception as raised:
                 caught.append(facts_of(raised))
         run.signal("go")
-        return "went on"
+        return "continued"
 
     run = store.processes.start("agent", id="r1")
     worker.run(until_idle=True)
     run.signal("go")
     worker.run(until_idle=True)
-    assert run.outcome(timeout_ms=0) == Completed("went on")
+    assert run.outcome(timeout_ms=0) == Completed("continued")
     assert caught[:3] == caught[3:]
     assert [one[0] for one in caught[:3]] == [ApiError, StepFailed, ValueError]
     assert replay(store, worker, "r1").ok
@@ -220,7 +220,7 @@ def test_a_text_that_cannot_be_stored_is_cleaned_and_cut(number: int) -> None:
                 except ValueError as error:
                     caught.append(str(error))
                 await run.signal("go")
-                return "went on"
+                return "continued"
 
             @worker.process("fails", retry=Retry(2, backoff_s=0))
             async def fails(run: Run) -> None:
@@ -237,7 +237,7 @@ def test_a_text_that_cannot_be_stored_is_cleaned_and_cut(number: int) -> None:
             return [await run.outcome(timeout_ms=0) for run in runs]
 
     outcomes = asyncio.run(main())
-    assert outcomes[0] == Completed("went on")
+    assert outcomes[0] == Completed("continued")
     assert caught[0] == caught[1]
     assert [type(one) for one in outcomes[1:]] == [Failed, Failed]
     for one in outcomes[1:]:
@@ -296,7 +296,7 @@ def test_a_run_is_held_if_the_class_of_a_caught_error_is_not_loaded(url: str, st
             run.step("primary", fail)
         except gone:
             run.signal("go")
-        return "went on"
+        return "continued"
 
     run = store.processes.start("agent", id="r1")
     sys.modules[module.__name__] = module

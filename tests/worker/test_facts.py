@@ -98,7 +98,7 @@ def test_a_gather_names_each_of_its_waits(url: str, store: holdfast.BlockingStor
     assert store.maintenance.verify().ok
 
 
-def test_a_child_that_went_on_as_another_run_shows_the_state_of_that(url: str, store: holdfast.BlockingStore) -> None:
+def test_a_child_that_continued_as_another_run_shows_the_state_of_that(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
 
     @worker.process("child")
@@ -230,7 +230,7 @@ def test_a_claimed_run_names_its_worker(store: holdfast.BlockingStore) -> None:
     assert (facts.wait.kind, facts.wait.name, facts.worker.owner_id) == ("worker", "w1", "w1")
 
 
-def test_what_is_no_run_has_no_facts_of_a_run(store: holdfast.BlockingStore) -> None:
+def test_a_process_other_than_a_run_has_no_facts_of_a_run(store: holdfast.BlockingStore) -> None:
     store.processes.register(holdfast.ProcessRegistration("b", holdfast.processes.External()))
     with pytest.raises(holdfast.InvalidRequest, match="is not a run"):
         run_facts(store, "b")

@@ -1,4 +1,4 @@
-"""Runs whose code has changed: they are held with the error, lose no attempt, and go on with code that fits."""
+"""Runs whose code has changed: they are held with the error, lose no attempt, and continue with code that fits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Effects:
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])
-def test_a_run_goes_on_when_the_right_code_comes_back(url: str, store: holdfast.BlockingStore, way: str) -> None:
+def test_a_run_continues_when_the_right_code_comes_back(url: str, store: holdfast.BlockingStore, way: str) -> None:
     effects = Effects()
     deployed = {"question": "why"}
 
@@ -192,7 +192,7 @@ def test_a_step_of_a_partial_or_an_object_that_changed_is_noticed(before: Any, a
     in_memory(play)
 
 
-def test_a_handler_that_is_not_deterministic_is_told_so_and_its_run_can_be_saved() -> None:
+def test_a_handler_that_is_not_deterministic_is_reported_and_its_run_can_be_saved() -> None:
     """A retry leaves out the record that no code can meet, and keeps the others."""
     effects = Effects()
     chance = itertools.count()

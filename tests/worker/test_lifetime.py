@@ -1,4 +1,4 @@
-"""A worker starts, stops and reports: nothing that it is told gets lost, and nothing that fails stays unseen."""
+"""A worker starts, stops and reports: no request to stop gets lost, and no failure stays unseen."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_job_has_the_workers_store(url: str, store: holdfast.BlockingStore, wa
     assert store.sessions.handle("notes").messages() == expected
 
 
-def test_failures_are_told_and_counted(url: str, store: holdfast.BlockingStore) -> None:
+def test_failures_are_reported_and_counted(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
     told: list[Failure] = []
 
@@ -137,7 +137,7 @@ def test_an_unknown_kind_behind_many_processes_is_warned_of(
     assert "kind 'research' has 1 runs of version '1' that wait and no handler here" in caplog.text
 
 
-def test_looks_for_unknown_kinds_go_on_where_the_last_one_ended(
+def test_looks_for_unknown_kinds_continue_where_the_last_one_ended(
     url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("MOST_PROCESSES", 6), ("PROCESSES_PER_PAGE", 4), ("MOST_SESSIONS", 2), ("LOOK_EVERY_S", 0.01)):
@@ -520,7 +520,7 @@ def test_a_step_that_waits_for_a_thread_and_is_cancelled_is_not_called() -> None
     [("plain", "in a thread, which cannot be stopped"), ("async", "because it swallows CancelledError")],
 )
 @pytest.mark.parametrize("shape", ["turn", "job", "process"])
-def test_a_handler_over_its_time_limit_is_told_while_it_runs(
+def test_a_handler_over_its_time_limit_is_reported_while_it_runs(
     url: str, store: holdfast.BlockingStore, shape: str, way: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = Worker(url, lease_s=1)

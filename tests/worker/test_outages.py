@@ -375,7 +375,7 @@ def renewal_s(count: int) -> float:
         return min(used_s)
 
 
-def test_a_thousand_claims_are_renewed_without_a_look_at_all_of_them_for_each() -> None:
+def test_a_thousand_claims_are_renewed_without_a_scan_for_each() -> None:
     """A heartbeat whose cost grew with the square of its claims took seconds, in which others waited for the store."""
     assert renewal_s(1_000) < 20 * renewal_s(100)
 

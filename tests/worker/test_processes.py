@@ -69,7 +69,7 @@ def test_the_result_of_a_handler_completes_the_run(url: str, store: holdfast.Blo
 
 
 @pytest.mark.parametrize(("args", "got"), [(None, []), ([1, 2], [[1, 2]]), ("text", ["text"])])
-def test_arguments_that_are_no_object_follow_the_run(
+def test_arguments_other_than_an_object_follow_the_run(
     store: holdfast.BlockingStore, url: str, args: Any, got: Any
 ) -> None:
     worker = Worker(url)
@@ -316,7 +316,7 @@ def lose_a_holder(store: holdfast.BlockingStore) -> None:
     ("declared_by", "recovery"),
     [("the start", "owner_bound"), ("the handler", "owner_bound"), ("the handler", "external")],
 )
-def test_what_must_not_run_again_is_abandoned_with_evidence(
+def test_a_run_that_must_not_run_again_is_abandoned_with_evidence(
     url: str, store: holdfast.BlockingStore, declared_by: str, recovery: Recovery
 ) -> None:
     worker = Worker(url)
@@ -355,7 +355,7 @@ def test_a_run_whose_workers_died_at_every_attempt_has_failed(url: str, store: h
     assert "survived" in outcome.message
 
 
-def test_an_external_run_goes_on_outside_and_is_ended_there(url: str, store: holdfast.BlockingStore) -> None:
+def test_an_external_run_continues_outside_and_is_ended_there(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
     calls: list[str] = []
 
@@ -581,7 +581,7 @@ def test_changed_code_is_noticed(url: str, store: holdfast.BlockingStore, second
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])
-def test_a_sleeping_run_holds_no_worker_and_goes_on_when_it_is_due(way: str) -> None:
+def test_a_sleeping_run_holds_no_worker_and_continues_when_it_is_due(way: str) -> None:
     clock = ManualClock()
     calls: list[int] = []
 

@@ -194,7 +194,7 @@ def test_a_child_that_was_started_otherwise_is_a_conflict(file_url: str) -> None
     assert [(one.kind, one.step) for one in found.differences] == [("conflict", "~started:r1/child:1")]
 
 
-def test_what_cannot_be_replayed_is_refused_by_name(file_url: str) -> None:
+def test_runs_that_cannot_be_replayed_are_refused_by_name(file_url: str) -> None:
     with holdfast.open_blocking(file_url) as store:
         worker = worker_with(file_url, usual)
         store.processes.register(holdfast.ProcessRegistration("b", holdfast.processes.External()))

@@ -185,13 +185,13 @@ def test_an_error_of_a_class_that_is_not_loaded_is_a_failed_step(url: str, store
             run.step("primary", fail)
         except (gone, StepFailed):
             run.signal("go")
-        return "went on"
+        return "continued"
 
     run = store.processes.start("agent", id="r1")
     worker.run(until_idle=True)
     run.signal("go")
     worker.run(until_idle=True)
-    assert outcome_of(store) == Completed("went on")
+    assert outcome_of(store) == Completed("continued")
 
 
 def test_an_error_that_ends_the_attempt_is_not_recorded(url: str, store: holdfast.BlockingStore) -> None:
@@ -329,7 +329,7 @@ def test_a_task_that_outlives_its_call_makes_no_further_step(way: str) -> None:
 # Waits that are caught.
 
 
-def test_what_stands_in_finally_runs_after_the_wait_and_once(url: str, store: holdfast.BlockingStore) -> None:
+def test_a_finally_block_runs_after_the_wait_and_once(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
     done: list[str] = []
 

@@ -14,7 +14,7 @@ from holdfast.worker import ChildFailed, Retry, Run, StepConflict, Worker, repla
 
 
 class Outside:
-    """Counts effects, and fails while it is told to."""
+    """Counts effects, and fails on request."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -59,7 +59,7 @@ def worker_of(url: str, outside: Outside) -> Worker:
     return worker
 
 
-def test_what_has_a_result_does_not_run_again_and_what_failed_does(url: str, store: holdfast.BlockingStore) -> None:
+def test_steps_with_a_result_do_not_run_again_and_failed_ones_do(url: str, store: holdfast.BlockingStore) -> None:
     outside = Outside()
     worker = worker_of(url, outside)
     run = store.processes.start("order", id="o1")

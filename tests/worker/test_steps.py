@@ -462,7 +462,7 @@ def test_a_run_continues_as_new_ones_and_its_result_is_the_last_ones(
     assert store.maintenance.verify().findings == ()
 
 
-def test_signals_that_were_not_taken_go_on_with_the_run(url: str, store: holdfast.BlockingStore) -> None:
+def test_signals_that_were_not_taken_continue_with_the_run(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
 
     @worker.process("any")
@@ -483,7 +483,7 @@ def test_signals_that_were_not_taken_go_on_with_the_run(url: str, store: holdfas
 
 
 @pytest.mark.parametrize("comes", ["before", "at the last moment"])
-def test_a_run_carries_over_so_many_signals_and_is_told_of_more(
+def test_a_run_carries_over_a_limited_number_of_signals_and_names_the_limit(
     url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch, comes: str
 ) -> None:
     monkeypatch.setattr(journal, "MOST_CARRIED", 2)
@@ -588,7 +588,7 @@ def test_a_parent_and_a_session_get_the_end_of_the_last_run_only(url: str, store
     assert ended == [holdfast.processes.RunEnded("d", holdfast.processes.Completed(3), "d~2")]
 
 
-def test_a_cancel_reaches_the_run_that_goes_on(url: str, store: holdfast.BlockingStore) -> None:
+def test_a_cancel_reaches_the_run_that_continues(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
 
     @worker.process("parent")
@@ -669,7 +669,7 @@ def test_a_wrong_timeout_of_a_handle_is_named(store: holdfast.BlockingStore, wro
             call(timeout_ms=wrong)
 
 
-def test_a_handle_waits_no_longer_than_told_and_names_a_failed_run(store: holdfast.BlockingStore) -> None:
+def test_a_handle_waits_no_longer_than_given_and_names_a_failed_run(store: holdfast.BlockingStore) -> None:
     run = store.processes.start("any", id="r1")
     began_s = time.monotonic()
     with pytest.raises(holdfast.WaitTimeout):

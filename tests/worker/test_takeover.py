@@ -116,7 +116,7 @@ def test_a_live_worker_of_this_host_keeps_what_it_holds(url: str, store: holdfas
     with holding(url) as process:
         with store.transaction() as tx:  # so that it is not stopped while it holds the lock of a SQLite file
             tx.sessions.create("gate")
-            os.kill(process.pid, signal.SIGSTOP)  # a stopped process may go on: it is not dead
+            os.kill(process.pid, signal.SIGSTOP)  # a stopped process may continue: it is not dead
         seen: list[Any] = []
         successor(url, seen).run(until_idle=True)
         assert seen == []

@@ -311,8 +311,8 @@ def test_a_duty_outlasts_an_outage_and_an_error_but_not_its_store(
         asyncio.run(hurt.serve())
     assert hurt.answers == []
     assert [record.getMessage() for record in caplog.records] == [
-        "trying cannot go on (Unavailable)",
-        "trying cannot go on (Corrupt)",
+        "trying cannot continue (Unavailable)",
+        "trying cannot continue (Corrupt)",
     ]
 
 

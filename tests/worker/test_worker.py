@@ -195,7 +195,7 @@ FAILING: dict[str, tuple[Callable[[Job], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_whatever_a_handler_raises_is_one_failed_attempt(url: str, store: holdfast.BlockingStore, name: str) -> None:
+def test_any_error_of_a_handler_is_one_failed_attempt(url: str, store: holdfast.BlockingStore, name: str) -> None:
     worker = Worker(url)
     function, said = FAILING[name]
     calls: list[int] = []
@@ -364,7 +364,7 @@ def test_a_call_that_takes_too_long_fails(url: str, store: holdfast.BlockingStor
     assert "longer than 0.05 s" in (got(store, batch_id).last_error or "")
 
 
-def test_a_function_in_a_thread_that_takes_too_long_is_told_and_waited_for(
+def test_a_function_in_a_thread_that_takes_too_long_is_cancelled_and_waited_for(
     url: str, store: holdfast.BlockingStore
 ) -> None:
     worker = Worker(url)
@@ -383,7 +383,7 @@ def test_a_function_in_a_thread_that_takes_too_long_is_told_and_waited_for(
     assert got(store, batch_id).state == "dead"
 
 
-def test_what_json_cannot_hold_fails_the_turn_by_name(url: str, store: holdfast.BlockingStore) -> None:
+def test_values_that_json_cannot_hold_fail_the_turn_by_name(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
 
     @worker.turn(retry=Retry(1))

@@ -114,7 +114,7 @@ COMMANDS = (
                 metavar="TIME",
                 type=duration_ms,
                 default=86_400_000,
-                help="how old at least (default 1d)",
+                help="minimum age (default 1d)",
             ),
             YES,
         ),

@@ -117,7 +117,7 @@ def document(text: str) -> object:
 SESSION = argument("session", metavar="SESSION", help="the session's id")
 PROCESS = argument("process", metavar="PROCESS", help="the process's id")
 YES = argument("--yes", "-y", action="store_true", help="do it without asking")
-LIMIT = argument("--limit", metavar="N", type=page_size, default=50, help="how many to show (default 50, at most 1000)")
-AFTER = argument("--after", metavar="CURSOR", help="go on after this cursor, the `next` of an earlier page")
+LIMIT = argument("--limit", metavar="N", type=page_size, default=50, help="rows to show (default 50, at most 1000)")
+AFTER = argument("--after", metavar="CURSOR", help="continue after this cursor, the `next` of an earlier page")
 PAGE = (LIMIT, AFTER)
 PAGE_JSON = "An object with `items` and `next` (the cursor for `--after`, or null at the end)."

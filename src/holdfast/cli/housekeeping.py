@@ -193,7 +193,7 @@ COMMANDS = (
         (),
         ("holdfast verify --url agent.db", "holdfast verify --json | jq .ok"),
         "An object: `ok`, and every field of `VerifyReport`.",
-        "The exit code is 1 if anything is wrong. Nothing is written, and others may go on working.\n"
+        "The exit code is 1 if anything is wrong. Nothing is written, and others may continue working.\n"
         "Attachment bytes outside the database are read only if --attachments names their folder: without it, they\n"
         "are counted as `unread_attachments`, and ok says nothing about them. `foreign_attachments` are elsewhere.",
     ),

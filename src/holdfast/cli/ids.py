@@ -68,7 +68,7 @@ LISTINGS: dict[str, Callable[[holdfast.BlockingStore, str], Iterable[str]]] = {
 
 
 def similar(call: Call, listing: str, id: str) -> list[str]:
-    """Return ids that look like this one. None if the store cannot be read: the error that led here is said then."""
+    """Return ids that look like this one, none if the store cannot be read: the caller reports the first error."""
     with contextlib.suppress(Exception), call.store() as store:
         known = list(LISTINGS[listing](store, ""))
         if listing in {"sessions", "any"}:

@@ -56,7 +56,7 @@ def resume_kind(call: Call) -> int:
     """Resume a kind."""
     with call.store() as store:
         changed = store.queue.resume(call.options.kind)
-    return _told(call, call.options.kind, changed=changed, done="goes on", before="was not paused")
+    return _told(call, call.options.kind, changed=changed, done="continues", before="was not paused")
 
 
 def pause_session(call: Call) -> int:
@@ -70,7 +70,7 @@ def resume_session(call: Call) -> int:
     """Resume a session."""
     with call.store() as store:
         changed = store.sessions.handle(call.options.session).resume()
-    return _told(call, call.options.session, changed=changed, done="goes on", before="was not paused")
+    return _told(call, call.options.session, changed=changed, done="continues", before="was not paused")
 
 
 def interrupt(call: Call) -> int:
@@ -144,7 +144,7 @@ COMMANDS = (
         (KIND,),
         ("holdfast queue pause send-mail",),
         CHANGED,
-        "Work that is claimed goes on. Runs of the kind are not claimed either.",
+        "Work that is claimed continues. Runs of the kind are not claimed either.",
     ),
     Command(
         "queue resume",
@@ -161,7 +161,7 @@ COMMANDS = (
         (SESSION,),
         ("holdfast sessions pause chat-42",),
         CHANGED,
-        "Work that is claimed goes on.",
+        "Work that is claimed continues.",
     ),
     Command(
         "sessions resume",

@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
         raise Unparsed(f"{message}{' See' if message.endswith('?') else ': see'} {self.prog} --help")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a word that is no command, and suggest those that may have been meant."""
+        """Refuse an unknown command, and suggest similar ones."""
         is_command = isinstance(action, argparse._SubParsersAction)  # pyright: ignore[reportPrivateUsage]
         known: Any = action.choices or ()
         if is_command and value not in known:

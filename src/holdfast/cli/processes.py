@@ -146,7 +146,7 @@ def signal(call: Call) -> int:
     """Send a signal to a process."""
     given = call.options
     with call.store() as store:
-        run = store.processes.handle(given.process)  # which also finds the run that goes on for it
+        run = store.processes.handle(given.process)  # which also finds the run that continues it
         receipt = run.signal(given.name, given.payload, replay_key=given.replay_key)
     return _show_receipt(call, receipt)
 
@@ -226,7 +226,7 @@ COMMANDS = (
         (
             PROCESS,
             argument("name", metavar="NAME", help="the signal's name, without `signal.`"),
-            argument("--payload", metavar="JSON", type=document, help="what it says: JSON, or @file"),
+            argument("--payload", metavar="JSON", type=document, help="the signal's payload: JSON, or @file"),
             argument("--replay-key", metavar="KEY", help="send it once, however often this is run"),
         ),
         ('holdfast processes signal build-7 approve --payload \'{"by": "ada"}\' --replay-key approve-1',),

@@ -51,12 +51,12 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str | None:
-    """Return a file that differs, was added or removed; None if there is none."""
+    """Return a file that differs, was added or removed, or None."""
     return next((path for path in sorted({*before, *after}) if before.get(path) != after.get(path)), None)
 
 
 class Reloader:
-    """Keeps one child running, anew after each change, until it is told to stop."""
+    """Keeps one child running, anew after each change, until it is stopped."""
 
     def __init__(self, command: list[str], folder: Path, tell: Callable[[str], None]) -> None:
         self._command = command
@@ -89,7 +89,7 @@ class Reloader:
         return code
 
     def _watch(self, child: subprocess.Popen[bytes], before: dict[str, tuple[int, int]]) -> str | None:
-        """Return the file that changed, None if the child ended or the reloader is told to stop."""
+        """Return the file that changed, None if the child ended or the reloader is stopped."""
         while child.poll() is None and not self._stopping.wait(LOOK_EVERY_S):
             path = changed(before, snapshot(self._folder))
             if path is not None:

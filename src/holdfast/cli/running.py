@@ -228,7 +228,7 @@ def _dashed(message: str, arguments: list[str]) -> str:
 
 
 def _refuse_unknown(parser: Parser, command: Command, unknown: list[str]) -> None:
-    """Refuse words that are no arguments of the command, with those that may have been meant."""
+    """Refuse unknown arguments, and suggest similar ones."""
     from holdfast.cli.parser import Unparsed, options_meant
 
     parser.prog = f"holdfast {command.name}"

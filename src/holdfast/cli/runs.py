@@ -57,7 +57,7 @@ def _waits(wait: RunWait) -> str:
 
 
 def _child(child: ChildFacts) -> str:
-    goes_on = "" if child.goes_on_as is None else f", goes on as {child.goes_on_as}"
+    goes_on = "" if child.goes_on_as is None else f", continues as {child.goes_on_as}"
     return f"{child.id} ({child.status or 'gone'}{', detached' if child.detached else ''}{goes_on})"
 
 

@@ -56,7 +56,7 @@ def resume(call: Call) -> int:
     """Resume a schedule."""
     with call.store() as store:
         schedule = store.schedules.resume(call.options.name)
-    return _show(call, schedule, f"{schedule.name} goes on at {_time(schedule.next_tick_ms)}")
+    return _show(call, schedule, f"{schedule.name} continues at {_time(schedule.next_tick_ms)}")
 
 
 def _show(call: Call, schedule: holdfast.schedules.Schedule, line: str) -> int:
@@ -115,7 +115,7 @@ COMMANDS = (
     ),
     Command(
         "schedules resume",
-        "let a paused schedule go on",
+        "let a paused schedule continue",
         resume,
         (NAME,),
         ("holdfast schedules resume nightly-report",),

@@ -351,7 +351,7 @@ COMMANDS = (
         show,
         (
             SESSION,
-            argument("--last", metavar="N", type=whole, default=10, help="how much of the path to show (default 10)"),
+            argument("--last", metavar="N", type=whole, default=10, help="nodes of the path to show (default 10)"),
         ),
         ("holdfast sessions show chat-42", "holdfast sessions show chat-42 --last 0 --json"),
         "An object: `session_id`, `meta` (a `SessionMeta` or null), `revision`, `node_count`, `leaf`, `config`, "
@@ -417,6 +417,6 @@ COMMANDS = (
         ),
         ("holdfast sessions delete chat-42", "holdfast sessions delete chat-42 --tree --yes --json"),
         "A `SessionDeletionReport`.",
-        "Asks first. Processes go on; those that no session holds any more are listed.",
+        "Asks first. Processes continue; those that no session holds any more are listed.",
     ),
 )

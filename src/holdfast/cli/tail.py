@@ -405,16 +405,16 @@ COMMANDS = (
             argument("--process", metavar="PROCESS", help="only this process's events; ends when the process does"),
             argument("--from-start", action="store_true", help="with --process: the whole log first"),
             argument("--since", metavar="TIME", type=duration_ms, default=0, help="also turns and events since then"),
-            argument("--interval", metavar="TIME", type=duration_ms, help="between two looks (default 1s)"),
+            argument("--interval", metavar="TIME", type=duration_ms, help="polling interval (default 1s)"),
             argument("--for", dest="for_ms", metavar="TIME", type=up_to("365d"), help="stop after that long"),
         ),
         ("holdfast tail", "holdfast tail --process build-7 --from-start", "holdfast tail --session chat-42 --json"),
         "One object a line: `what` (`turn`, `batch` or `event`), `at_ms`, `text`, and `session_id` with `revision` (a "
         "`Revision`) or with `batch_id` and `state`, or `process_id` with `event` (a `ProcessEvent`).",
-        "A single process is waited for, and the first work of a single session. Everything else is looked at every\n"
-        "--interval (10ms to 1h): the store has no wait for any change at all. Each turn and each event is\n"
-        "shown once, unless a transaction of 30 s or more brings it. A look reads at most 1000 changed sessions,\n"
-        "ended processes and batches; of the first two the next one reads the rest. Work that comes and goes between\n"
-        "two looks is not shown; its turn is. Times are those of the store's clock.",
+        "Waits for a single process, and for the first work of a single session. Polls for everything else every\n"
+        "--interval (10ms to 1h): the store has no wait for any change at all. Shows each turn and each event\n"
+        "once, unless a transaction of 30 s or more brings it. A poll reads at most 1000 changed sessions,\n"
+        "ended processes and batches; the next one reads the rest of the first two. Work that comes and goes between\n"
+        "two polls is not shown; its turn is. Times are those of the store's clock.",
     ),
 )

@@ -74,7 +74,7 @@ class Terminal:
 
     @property
     def columns(self) -> int | None:
-        """Return the width of the terminal, None if the output is none."""
+        """Return the width of the terminal, None if the output is not a terminal."""
         if not self._out.isatty():
             return None
         import shutil  # costs more than the rest of this module
@@ -190,7 +190,7 @@ class Terminal:
 
 
 class Waiting:
-    """Shows that work goes on, and the time spent so far."""
+    """Shows that work continues, and the time spent so far."""
 
     def __init__(self, out: TextIO | None, title: str) -> None:
         self._out = out

@@ -1,7 +1,7 @@
 """The view of `holdfast top`: workers, depths of queues, the oldest work, turns and events a second, and concerns.
 
-A look reads at most 1,000 changed sessions and processes, the unsettled work and the live workers. The list of concerns
-is made less often: that reads more.
+A refresh reads at most 1,000 changed sessions and processes, the unsettled work and the live workers. It makes the list
+of concerns less often, because that reads more.
 """
 
 from __future__ import annotations

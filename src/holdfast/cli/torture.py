@@ -193,7 +193,7 @@ COMMANDS = (
             argument("--fault", metavar="NAME", action="append", help="only this fault; may be given several times"),
             argument("--seed", metavar="N", type=whole, help="random seed (default: a new one)"),
             argument("--minutes", metavar="N", type=minutes, help="run as much as fits into this time"),
-            argument("--cases", metavar="N", type=some, help="how many cases of each fault"),
+            argument("--cases", metavar="N", type=some, help="number of cases of each fault"),
             argument("--list", action="store_true", help="only list the faults"),
         ),
         (
@@ -205,10 +205,10 @@ COMMANDS = (
         "  `violations` (each with `seed` and `problems`), `skipped` (the reason, or null), `spent_s`\n"
         "  and `unjudged` (runs with too many orders of calls to tell whether they hold).",
         "Works in a scratch file beside the file, or a scratch schema in the database, that --url names, and removes\n"
-        "it at the end: what is there already is neither read nor written. A fault that cannot be run here is\n"
-        "reported as skipped. A violation is printed with a command that runs it again; the same seed makes the same\n"
-        "program, but the operating system decides again who comes first. The exit code is 1 if anything was violated\n"
-        "or nothing could be run. What earlier tortures left that were killed is removed first, if that is certain.",
+        "it at the end. Existing data is neither read nor written. A fault that cannot run here is reported as\n"
+        "skipped. A violation is printed with a command that repeats it: the same seed makes the same program, but\n"
+        "the operating system schedules it anew. The exit code is 1 if anything was violated or nothing could run.\n"
+        "First removes the scratch data of killed tortures, where their owner is certainly dead.",
         without=("--attachments", "--patience"),
     ),
 )

@@ -143,7 +143,7 @@ COMMANDS = (
             argument("source_type", metavar="TYPE", help="the source's type"),
             argument("source_key", metavar="SOURCE", help="the source's key"),
             argument("--key", metavar="KEY", required=True, help="the idempotency key: one occurrence for each"),
-            argument("--payload", metavar="JSON", type=document, help="what happened: JSON, or @file"),
+            argument("--payload", metavar="JSON", type=document, help="the occurrence's payload: JSON, or @file"),
         ),
         ("holdfast triggers emit cron daily --key 2026-11-15",),
         "An `Emission`.",

@@ -32,7 +32,7 @@ def ui(call: Call) -> int:
             "application, with its authentication"
         )
     url = call.url()
-    call.store().close()  # an error of the store is said here, and not on a page
+    call.store().close()  # reports an error of the store here rather than on a page
     token = secrets.token_urlsafe(24)
     app = inspector(
         url,
@@ -73,7 +73,7 @@ def _bound(host: str, port: int) -> socket.socket:
 COMMANDS = (
     Command(
         "ui",
-        "serve pages that show what is going on in a store",
+        "serve pages that show the sessions, runs and work in a store",
         ui,
         (
             argument("--host", metavar="HOST", default="127.0.0.1", help="a loopback address (default 127.0.0.1)"),

@@ -1,4 +1,4 @@
-"""`holdfast why`: says why a session, a process or a schedule does not go on, and which command helps."""
+"""`holdfast why`: says why a session, a process or a schedule does not continue, and which command helps."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _option(name: str, value: str) -> list[str]:
 COMMANDS = (
     Command(
         "why",
-        "say why a session, process or schedule does not go on",
+        "say why a session, process or schedule does not continue",
         why,
         (argument("id", metavar="ID", help="the id of a session, a process or a schedule"),),
         ("holdfast why chat-42", "holdfast why research-1 --json"),

@@ -20,7 +20,7 @@ LOGGER = "holdfast.worker"
 
 
 def worker(call: Call) -> int:
-    """Run a worker until it is told to stop."""
+    """Run a worker until it is stopped."""
     if call.options.reload:
         if call.options.until_idle or call.options.metrics_port is not None:
             raise Misused("--reload is for development: leave --until-idle and --metrics-port out")

@@ -1,4 +1,4 @@
-"""A small agent that may be killed at any moment: another worker goes on, and nothing is stored twice.
+"""A small agent that may be killed at any moment: another worker continues, and nothing is stored twice.
 
 This is the example to copy. Start `holdfast worker agent:worker` as often as you like, on any number of machines.
 """

@@ -56,5 +56,5 @@ def model(conversation: list[dict[str, Any]]) -> dict[str, Any]:
     last = conversation[-1]
     said = f"{last['role']}: {last['text']}"
     text, tools, tokens = next(line for cue, line in LINES.items() if said.startswith(cue))
-    manner = random.choice(MANNERS)  # noqa: S311 - manners are no secret
+    manner = random.choice(MANNERS)  # noqa: S311 - not a secret
     return {"role": "assistant", "text": f"{manner} {text}", "calls": list(tools), "model": MODEL, "tokens": tokens}

@@ -298,7 +298,7 @@ class Stage:
         self._actors.append(Actor(f"worker-{len(self._actors) + 1}", self._setting, self._heard))
 
     def _listen(self) -> bool:
-        """Handle one report. Return False if there was none."""
+        """Handle one report. Return False if none came in time."""
         if time.monotonic() - self._began_s > PATIENCE_S:
             raise Stalled(f"the demo has not ended after {PATIENCE_S:.0f} s: run it again, and report that")
         try:
@@ -413,7 +413,7 @@ class Stage:
                 self._tell(actor.name, "starts the run that the night has triggered")
             case "running":
                 kept = f", recorded before: {said['steps']}" if said["steps"] else ""
-                verb = self._verb(name, "goes on with" if kept else "runs")
+                verb = self._verb(name, "continues with" if kept else "runs")
                 self._tell(actor.name, f"{verb} the {name}, fence {said['lease']['fence']}{kept}")
             case "built":
                 self._tell(actor.name, f"  {name}: built its {said['part']}", "dim")

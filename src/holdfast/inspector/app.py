@@ -39,7 +39,7 @@ from holdfast.loopback import LOOPBACK
 
 HERE = Path(__file__).parent
 LOOK_EVERY_S: Final = 1.5
-"""Time between two looks of a stream. A look renders the page, and sends it only if it has changed."""
+"""Interval at which a stream renders its page. It sends the page only if it has changed."""
 SEARCH_EVERY_S: Final = 30.0
 """The same for a page that searches."""
 BEAT_EVERY_S: Final = 15.0
@@ -163,7 +163,7 @@ class Pages:
         except views.Missing as missing:
             view, status = _notice("Not found", f"There is nothing under the id {missing}."), 404
         except (holdfast.Unavailable, holdfast.errors.StoreMissing) as error:
-            view, status = _notice(AWAY, f"{error}. This page goes on when it is back."), 503
+            view, status = _notice(AWAY, f"{error}. This page continues when it is back."), 503
         except holdfast.HoldfastError as error:
             view, status = _notice(type(error).__name__, str(error)), _status_of(error)
         else:
@@ -239,7 +239,7 @@ class Pages:
             return PlainTextResponse(str(error), _status_of(error))
         if is_picture(found.ref):
             return Response(found.data, media_type=found.ref.media_type)
-        # Stored bytes are never a page of ours, whatever type they claim.
+        # Never serve stored bytes as a page, whatever type they claim.
         saved = {"content-disposition": 'attachment; filename="attachment"'}
         return Response(found.data, media_type="application/octet-stream", headers=saved)
 

@@ -1,7 +1,7 @@
-"""Searches sessions by label, by a part of their id, name or owner, and by what was said in them.
+"""Searches sessions by label, by a part of their id, name or owner, and by their messages.
 
 Labels and owners have an index. Everything else is a scan, newest change first, that stops at a budget and says so: the
-next page goes on after it.
+next page continues after it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WORD = re.compile(r'(?P<key>[^\s":=]+):(?:"(?P<quoted>[^"]*)"|(?P<value>\S+))|"(
 
 
 class Asked(NamedTuple):
-    """A search: exact labels and owner, a part of id, name or owner, and a part of what was said."""
+    """A search: exact labels and owner, a part of id, name or owner, and a part of a message."""
 
     given: str
     text: str
@@ -77,7 +77,7 @@ async def list_sessions(
 async def searched_sessions(
     store: holdfast.Store, asked: Asked, after: str | None
 ) -> tuple[list[holdfast.sessions.SessionSummary], str | None, int]:
-    """Return sessions that match, the cursor at which to go on, and the number that was looked at."""
+    """Return sessions that match, the cursor at which to continue, and the number that was looked at."""
     most, size = (SAID_SESSIONS, SAID_PAGE) if asked.said else (SEARCHED, SEARCH_PAGE)
     wanted, searched = asked.text.casefold(), 0
     found: list[holdfast.sessions.SessionSummary] = []
@@ -101,14 +101,14 @@ async def active_sessions(store: holdfast.Store, after: str | None) -> holdfast.
 async def failed_sessions(
     store: holdfast.Store, after: str | None
 ) -> tuple[list[holdfast.sessions.SessionSummary], str | None]:
-    """Return the sessions of one page of dead letters, and the cursor at which to go on."""
+    """Return the sessions of one page of dead letters, and the cursor at which to continue."""
     page = await store.queue.dead_letters(after=after, limit=PAGE)
     found = [await _summary(store, id) for id in dict.fromkeys(one.session_id for one in page)]
     return [one for one in found if one is not None], page.next
 
 
 class Stuck(NamedTuple):
-    """Sessions that do not go on by themselves, the causes of each, how many were looked at, and where to go on."""
+    """Sessions that are stuck, the causes of each, the number of sessions checked, and the cursor for the next page."""
 
     found: list[holdfast.sessions.SessionSummary]
     causes: dict[str, list[str]]

@@ -85,7 +85,7 @@ def _file_of(place: Place) -> Path | None:
 
 
 def _careful(place: Place, file: Path | None) -> Options | None:
-    """Return options that create no store where there is none: a mistyped name must not lead to an empty one."""
+    """Return options that never create a store: a mistyped name must not lead to an empty one."""
     if file is not None:
         return holdfast.SqliteOptions(migrate=False)
     if isinstance(place, str) and place.startswith(POSTGRES):

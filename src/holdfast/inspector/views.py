@@ -111,7 +111,7 @@ async def sessions(store: holdfast.Store, query: Query) -> View:
 
 
 async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
-    """Show one conversation, its turns, its queue, and why it does not go on."""
+    """Show one conversation, its turns, its queue, and why it does not continue."""
     handle = store.sessions.handle(session_id)
     at = _whole(query.get("at"))
     view, is_cut = await _newest(handle, at)
@@ -234,7 +234,7 @@ async def tree(store: holdfast.Store, session_id: str, query: Query) -> View:
     for line in draw(nodes, leaf if is_here else None, unicode=True):
         mark = line.mark
         if mark == "head" and after is not None:
-            mark = "path"  # the active path goes on from here to newer nodes
+            mark = "path"  # the active path continues from here to newer nodes
         elif mark == "tombstone" and page.next is not None and await handle.load_node(line.node_id) is not None:
             mark = "earlier"
         lines.append((line._replace(mark=mark), None if line.node is None else entry_of(line.node)))

@@ -1,4 +1,4 @@
-"""Ready-made observers, and what an observer is told: `Observer` says when."""
+"""Ready-made observers, and the values that an `Observer` receives."""
 
 from holdfast.observers.logs import Logging
 from holdfast.observers.telemetry import OpenTelemetry

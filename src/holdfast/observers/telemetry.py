@@ -55,7 +55,7 @@ class OpenTelemetry:
         self._returned = meter.create_histogram(
             "db.client.response.returned_rows",
             unit="{row}",
-            description="How many records a listing gave.",
+            description="Records that a listing returned.",
             explicit_bucket_boundaries_advisory=ROWS,
         )
         self._rows = meter.create_counter(
@@ -65,7 +65,7 @@ class OpenTelemetry:
             "holdfast.io", unit="By", description="Encoded content in the rows that operations read and wrote."
         )
         self._reruns = meter.create_counter(
-            "holdfast.reruns", unit="{rerun}", description="How often a transaction was run again inside the store."
+            "holdfast.reruns", unit="{rerun}", description="Transactions that the store ran again."
         )
 
     # Work that another process runs.

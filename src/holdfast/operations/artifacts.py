@@ -35,7 +35,7 @@ async def put(tx: Transaction, kind: str, ref: str, data: bytes, expected_hash: 
 
 
 async def get(tx: Transaction, kind: str, ref: str) -> Artifact | None:
-    """Return the artifact, None if there is none."""
+    """Return the artifact, or None."""
     row = await tx.find_artifact(kind, ref)
     return None if row is None else rules.opened(row)
 
@@ -59,7 +59,7 @@ async def read_page(tx: Transaction, range: ArtifactRange, limit: int) -> Page[A
 
 
 async def delete(tx: Transaction, kind: str, ref: str) -> bool:
-    """Delete an artifact. Return False if there was none."""
+    """Delete an artifact. Return False if it does not exist."""
     return await tx.drop_artifact(kind, ref) > 0
 
 

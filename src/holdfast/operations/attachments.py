@@ -151,7 +151,7 @@ async def find_inherited(tx: Transaction, session: SessionRow, attachment_ids: S
 
 
 def wanted(copies: Sequence[Copy], inheritance: Inheritance) -> Wanted | None:
-    """Return the attachments to read from outside first, None if there are none. Refuse more bytes than allowed."""
+    """Return the attachments to read from outside first, or None. Refuse more bytes than allowed."""
     moving = [copy.source for copy in copies if rules.needs_bytes(*copy)]
     rules.require_room(moving, inheritance.most_bytes)
     rows = tuple(

@@ -30,7 +30,7 @@ async def _require(tx: Transaction, process_id: str) -> None:
 
 
 async def revoke(tx: Transaction, scope: Scope, process_id: str) -> bool:
-    """Take a handle away. Return False if there was none."""
+    """Revoke a handle. Return False if there was nothing to revoke."""
     return await tx.drop_grant(*rules.place(scope), process_id) > 0
 
 

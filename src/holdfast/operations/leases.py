@@ -104,7 +104,7 @@ async def _release_session(tx: Transaction, lease: Lease, session_id: str) -> bo
 
 
 async def revoke(tx: Transaction, resource: Resource) -> LeaseHolder | None:
-    """End the live lease of any holder, as if its time were over. Return that holder, None if there is none."""
+    """End the live lease of any holder, as if its time were over. Return that holder, or None."""
     if isinstance(resource, OnProcess):
         return await end_of_process(tx, resource.process_id, None)
     session = await sessions.find(tx, (resource.session_id, None))
@@ -148,6 +148,6 @@ def tell_waiters(tx: Transaction, resource: Resource) -> None:
 
 
 async def holder(tx: Transaction, resource: Resource) -> LeaseHolder | None:
-    """Return the current holder, None if there is none."""
+    """Return the current holder, or None."""
     place = await place_of(tx, resource)
     return None if place is None else rules.holder(await tx.find_lease(*place), resource, tx.now_ms)

@@ -145,7 +145,7 @@ async def prunable_processes(tx: Transaction, older_than_ms: int, after: tuple[i
 
 
 async def _is_over(tx: Transaction, row: ProcessRow, until_ms: int, known: dict[str, bool]) -> bool:
-    """Return whether the last of the runs that this one went on as may be forgotten. A damaged row is kept."""
+    """Return whether the last of the runs that this one continued as may be forgotten. A damaged row is kept."""
     chain: list[str] = []
     last: ProcessRow | None = row
     while last is not None and last.process_id not in known and last.process_id not in chain:

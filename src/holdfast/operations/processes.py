@@ -23,7 +23,7 @@ from holdfast.rules import triggers as trigger_rules
 
 
 async def require(tx: Transaction, process_id: str) -> ProcessRow:
-    """Return the process. Raises UnknownProcess if there is none."""
+    """Return the process. Raises UnknownProcess if it does not exist."""
     row = await tx.find_process(process_id)
     if row is None:
         raise UnknownProcess(process_id)
@@ -66,7 +66,7 @@ async def redeliver(tx: Transaction, process_id: str, limits: Limits) -> Process
 
 
 async def get(tx: Transaction, process_id: str) -> Process | None:
-    """Return the process, None if there is none."""
+    """Return the process, or None."""
     row = await tx.find_process(process_id)
     return None if row is None else rules.process_of(row)
 
@@ -139,7 +139,7 @@ async def complete(
 
 
 async def forget_session(tx: Transaction, session_id: str) -> ProcessSessionReport:
-    """Erase a session's grants and wake targets. The processes themselves go on."""
+    """Erase a session's grants and wake targets. The processes themselves continue."""
     counts = await tx.count_grants(session_id)
     revoked = await tx.drop_session_grants(session_id)
     cleared = await tx.clear_wake_targets(session_id, tx.now_ms)

@@ -80,7 +80,7 @@ async def put(tx: Transaction, session: SessionRow, intent: rules.BatchIntent, b
 
 
 async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
-    """Claim the next ready batches, or exactly those asked for if they are next. Return None if there are none."""
+    """Claim the next ready batches, or exactly those asked for if they are next. Return None if no batch is ready."""
     answer = await tx.claim_ready(_params(request))
     if answer is not None:
         claim_id = "" if request.holding is None else request.holding.claim_id
@@ -164,8 +164,8 @@ def _params(request: ClaimRequest) -> ClaimParams:
 class Claimable(msgspec.Struct, frozen=True):
     """The batches that a request would claim now.
 
-    There are none if a lease, a pause or another claim keeps it out, or if a limit refuses it. `limited_by` holds the
-    limit of their kind.
+    Return no batches if a lease, a pause, another claim or a limit refuses the claim. `limited_by` holds the limit of
+    their kind.
     """
 
     rows: Sequence[BatchRow] = ()

@@ -48,7 +48,7 @@ async def following(tx: Transaction, process: Process) -> Process | None:
 
 
 async def _newest(tx: Transaction, process_id: str) -> Process | None:
-    """Return the last run that went on for this one, or retried it; None if one of them is gone."""
+    """Return the last run that continued this one, or retried it; None if one of them is gone."""
     next_id: str | None = process_id
     process: Process | None = None
     while next_id is not None:

@@ -39,7 +39,7 @@ async def _save(tx: Transaction, before: ScheduleRow, after: ScheduleRow) -> Sch
 
 
 async def require(tx: Transaction, name: str) -> ScheduleRow:
-    """Return the schedule. Raises UnknownSchedule if there is none."""
+    """Return the schedule. Raises UnknownSchedule if it does not exist."""
     row = await tx.find_schedule(name)
     if row is None:
         raise UnknownSchedule(name)
@@ -47,7 +47,7 @@ async def require(tx: Transaction, name: str) -> ScheduleRow:
 
 
 async def get(tx: Transaction, name: str) -> Schedule | None:
-    """Return the schedule, None if there is none."""
+    """Return the schedule, or None."""
     row = await tx.find_schedule(name)
     return None if row is None else rules.schedule_of(row)
 
@@ -71,7 +71,7 @@ async def resume(tx: Transaction, name: str) -> Schedule:
 
 
 async def remove(tx: Transaction, name: str) -> bool:
-    """Delete a schedule. Return False if there was none."""
+    """Delete a schedule. Return False if it does not exist."""
     return await tx.drop_schedule(name) > 0
 
 

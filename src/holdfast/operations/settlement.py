@@ -83,12 +83,12 @@ async def fail(
 
 
 async def cancel(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | None:
-    """Cancel a batch that no claim holds. Return None if there is none."""
+    """Cancel a batch that no claim holds. Return None if it is claimed, settled or unknown."""
     return await _end(tx, session_id, batch_id, dead=False)
 
 
 async def drop(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | None:
-    """Take a dead batch off the list of dead letters, as cancelled. Return None if there is none."""
+    """Take a dead batch off the list of dead letters, as cancelled. Return None if it is not dead."""
     return await _end(tx, session_id, batch_id, dead=True)
 
 
@@ -104,7 +104,7 @@ async def _end(tx: Transaction, session_id: str, batch_id: str, *, dead: bool) -
 
 
 async def retry(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | None:
-    """Put a dead batch back at its old place. Return None if there is none."""
+    """Put a dead batch back at its old place. Return None if it is not dead."""
     session = await _present(tx, session_id)
     found = [] if session is None else await tx.find_batches(session.session_key, [batch_id])
     if session is None or not found or not rules.is_dead(found[0]):

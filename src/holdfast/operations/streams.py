@@ -26,7 +26,7 @@ OLD_AT_ONCE = 1_000
 
 
 def stream_topic(session_id: str) -> str:
-    """Return the topic of those who follow what a session's turns emit."""
+    """Return the topic of the values that a session's turns emit."""
     return f"stream:{session_id}"
 
 

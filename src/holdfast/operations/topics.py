@@ -9,7 +9,7 @@ from holdfast.rules.runs import CANCEL_REQUESTED
 ANY_RUN = "runs"
 """The topic of waiters for a claimable run."""
 ENDED_CLAIM = "runs:ended-claims"
-"""The topic of such waiters while a kind is at its limit: the end of a claim on any run is told, too."""
+"""The topic of such waiters while a kind is at its limit: also signalled when any claim on a run ends."""
 
 
 def process_topic(process_id: str) -> str:

@@ -25,7 +25,7 @@ from holdfast.schedule_rows import MatchRow
 
 MATCH_PAGE = 1_000
 DELIVERIES = "deliveries"
-"""The listing of an occurrence's deliveries, which a long emission goes on in."""
+"""The listing of an occurrence's deliveries, which a long emission continues in."""
 FAILED = "failed deliveries"
 
 NEW_RUNS = "delivered runs"

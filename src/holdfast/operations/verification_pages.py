@@ -137,7 +137,7 @@ async def _row_by_row(
             where = "the start" if place.after is None else _name(place.after)
             tally.damage(table, f"row {place.unreadable} after {where}", error)
             if place.unreadable == UNREADABLE_IN_A_ROW:
-                tally.note(Finding(table, f"after {where}", "what comes behind these rows was not looked at"))
+                tally.note(Finding(table, f"after {where}", "the rows after these were not checked"))
                 return rows, None
             continue
         if last is None:

@@ -96,11 +96,11 @@ class AttachmentBytes(Protocol):
         ...
 
     def get(self, space: str, name: str) -> bytes | None:
-        """Return the bytes, or None if there are none."""
+        """Return the bytes, or None."""
         ...
 
     def delete(self, space: str, name: str) -> int | None:
-        """Remove, and return the number of bytes freed, None if there were none.
+        """Remove the bytes. Return the number freed, None if no bytes were stored.
 
         It runs outside of every transaction and must take less than an hour. Once it has raised, the bytes must stay.
         """
@@ -121,7 +121,7 @@ class BoundedBytes(Protocol):
     """A place for attachment bytes that reads no more than it is asked for. Optional."""
 
     def get_at_most(self, space: str, name: str, most_bytes: int) -> bytes | None:
-        """Return the bytes, or None if there are none. If there are more, raise `Corrupt` without reading them."""
+        """Return the bytes, or None. If there are more, raise `Corrupt` without reading them."""
         ...
 
 
@@ -156,7 +156,7 @@ class Backend(Protocol):
         ...
 
     def ddl(self) -> str:
-        """Return the statements that create the schema; empty if there is none."""
+        """Return the statements that create the schema; empty for a backend without one."""
         ...
 
     async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:

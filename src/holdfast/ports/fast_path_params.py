@@ -86,7 +86,7 @@ class ClaimProof(msgspec.Struct, frozen=True):
 
 
 class HeartbeatParams(msgspec.Struct, frozen=True):
-    """Everything that a worker renews, and its report; without a worker id there is none."""
+    """Everything that a worker renews, and its report. Without a worker id, there is no report."""
 
     worker_id: str | None
     report: bytes | None

@@ -29,14 +29,14 @@ class Tracing(Protocol):
     """An observer that also follows work from the call that enqueued it to the worker that runs it."""
 
     def carried(self) -> str | None:
-        """Return the current place in a trace, in the form `traceparent` of W3C Trace Context; None if there is none.
+        """Return the current place in a trace, in the form `traceparent` of W3C Trace Context, or None.
 
         It becomes the end of the ids of the batches that the call enqueues.
         """
         ...
 
     def handling(self, name: str, batches: Sequence[WorkBatch]) -> AbstractContextManager[None]:
-        """Return a block in which a worker runs work. It goes on at the place that the first batch carries."""
+        """Return a block in which a worker runs work. It continues at the place that the first batch carries."""
         ...
 
     def failed(self, error: BaseException) -> None:

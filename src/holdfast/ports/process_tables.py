@@ -47,7 +47,7 @@ class ProcessTables(Protocol):
         ...
 
     async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:
-        """Set the time from which a run can be claimed, without a look at its other columns: they may be damaged."""
+        """Set the time from which a run can be claimed, without reading its other columns: they may be damaged."""
         ...
 
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:

@@ -348,7 +348,7 @@ class AttachmentTables(Protocol):
         ...
 
     async def drop_object(self, family: int, attachment_id: str) -> int | None:
-        """Delete stored bytes. Return their size as stored, None if there were none."""
+        """Delete stored bytes. Return their size as stored, None if no bytes were stored."""
         ...
 
     async def doom_object(self, family: int, attachment_id: str, deleting_until_ms: int) -> None:

@@ -25,7 +25,7 @@ class VerificationTables(Protocol):
     async def scan_rows(self, kind: type[R], *, after: Key | None, skip: int, limit: int) -> tuple[list[R], Key | None]:
         """Return rows of a table beyond the place `after` (None: from the start), without the first `skip` of those.
 
-        Also return the place of the last row, None if there is none. A page may end one row after its documents and
+        Also return the place of the last row, or None. A page may end one row after its documents and
         contents reach `PAGE_BYTES`; it has a row if there is one. Places ascend and are otherwise opaque, but the rows
         of one session or process are adjacent, in the order of their keys.
         """
@@ -40,7 +40,7 @@ class VerificationTables(Protocol):
         ...
 
     async def span(self, kind: type[Row], key: int | str) -> tuple[int, int, int]:
-        """Return the least, the greatest and the number; zeros if there are none.
+        """Return the least, the greatest and the number; zeros without rows.
 
         They are of the incarnations of a session id, of the revisions or node keys of a session key, or of the
         sequences of a process id's events.

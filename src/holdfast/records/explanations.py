@@ -10,7 +10,7 @@ Subject: TypeAlias = Literal["session", "process", "schedule"]
 Standing: TypeAlias = Literal["stuck", "waits", "works", "idle"]
 """The state of a subject, or the effect of one cause.
 
-`stuck`: it needs a remedy, or a worker that is not there. `waits`: it goes on by itself. `works`: a worker or another
+`stuck`: it needs a remedy, or a worker that is not there. `waits`: it continues by itself. `works`: a worker or another
 system works on it. `idle`: there is nothing to do.
 """
 

@@ -17,7 +17,7 @@ ProcessStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled"
 """The state of a process: running, or the way in which it ended."""
 TerminalState: TypeAlias = Literal["completed", "failed", "cancelled", "abandoned"]
 Recovery: TypeAlias = Literal["rerunnable", "owner_bound", "external"]
-"""The way to go on after the holder of a process died: run it again, end it as abandoned, or leave it to others."""
+"""The way to continue after the holder of a process died: run it again, end it as abandoned, or leave it to others."""
 RESERVED_SIGNALS = "holdfast-"
 """The prefix of signals that workers send to runs themselves."""
 CHILD_ENDED = f"{RESERVED_SIGNALS}child"
@@ -265,7 +265,7 @@ class Process(Record, frozen=True):
 
     @property
     def continued_as(self) -> str | None:
-        """The id of the run that goes on for this one, None if there is none."""
+        """The id of the run that continues this one, or None."""
         control = self.outcome.control if isinstance(self.outcome, Completed) else None
         found = cast("dict[str, Document]", control).get("continued_as") if isinstance(control, dict) else None
         return found if isinstance(found, str) else None

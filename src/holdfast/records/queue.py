@@ -112,7 +112,7 @@ class WorkBatch(Record, frozen=True):
 
 
 class KindLimit(Record, frozen=True):
-    """The limits of one kind of work: claims that live `at_once`, and those of one key. None is no limit.
+    """The limits of one kind of work: claims that live `at_once`, and those of one key. None means unlimited.
 
     While the kind is `paused`, nothing of it is claimed.
     """

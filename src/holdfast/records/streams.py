@@ -37,4 +37,4 @@ class StreamCommit(Record, frozen=True):
 
 
 StreamItem: TypeAlias = StreamDelta | StreamVoid | StreamCommit
-"""One thing that a follower sees, with the cursor to go on after it."""
+"""One thing that a follower sees, with the cursor to continue after it."""

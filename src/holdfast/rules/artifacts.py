@@ -60,7 +60,7 @@ def check_artifact(kind: object, ref: object | None, data: object, limits: Limit
 
 
 def check_hash(expected: object) -> str | UnsetType | None:
-    """Check the hash of the artifact that a put replaces; None means that there must be none."""
+    """Check the hash of the artifact that a put replaces; None means that no artifact may be stored yet."""
     if expected is None or expected is UNSET:
         return expected
     if not isinstance(expected, str) or _HASH.fullmatch(expected) is None:

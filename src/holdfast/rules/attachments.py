@@ -134,7 +134,7 @@ def intended(
 
     Bytes kept here count as stored only if the row said so before: nothing deletes them while the row exists. For the
     same reason, the row keeps the `intent_id` with which it was inserted. The given `intent_id` is for a new row, so
-    that a row that is forgotten and written anew can be told from the old one, even within a millisecond.
+    that a row that is forgotten and written anew differs from the old one, even within a millisecond.
     """
     before = None if existing is None or existing.uri != intent.uri else existing.stored_in
     return AttachmentRow(

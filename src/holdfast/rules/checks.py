@@ -23,7 +23,7 @@ DEFAULT_CLAIM = 64
 
 def identifier(field: str, value: object, limits: Limits) -> str:
     """Check an id: text that is not blank, holds no NUL and is not too long. Any other character is allowed."""
-    # Fast path: nearly every id begins with a visible character and goes on in printable ASCII, one byte per character
+    # Fast path: nearly every id begins with a visible character and is printable ASCII, one byte per character
     # and without NUL.
     if (
         type(value) is str

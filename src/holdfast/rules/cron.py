@@ -45,12 +45,12 @@ def check_zone(field: str, tz: str) -> str:
 
 
 def next_tick(cron: str, tz: str, after_ms: int) -> int | None:
-    """Return the first tick after a time, None if there is none within 50 years."""
+    """Return the first tick after a time, or None within 50 years."""
     return next(_ticks(cron, tz, after_ms), None)
 
 
 def latest_tick(cron: str, tz: str, after_ms: int, until_ms: int) -> int | None:
-    """Return the last tick after one time and not after another, None if there is none."""
+    """Return the last tick after one time and not after another, or None."""
     starts = [until_ms - int(window.total_seconds()) * 1000 for window in WINDOWS]
     for start_ms in [*(start for start in starts if start > after_ms), after_ms]:
         latest = None

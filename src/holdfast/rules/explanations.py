@@ -1,4 +1,4 @@
-"""Explain why a session or a schedule does not go on. Facts in, causes out, each with its remedy."""
+"""Explain why a session or a schedule does not continue. Facts in, causes out, each with its remedy."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _queue(facts: SessionFacts) -> Iterator[Cause]:
         )
     if free:
         causes = _unclaimed(facts, free, exclusively=[row for row in claimed if row.claim_exclusive])
-        # No free worker may claim what is paused or under a lease, and that is said already.
+        # No free worker may claim paused or leased work, and another cause reports that.
         is_shut = facts.paused or lease is not None
         yield from (cause for cause in causes if cause.name != "unclaimed" or not is_shut)
 

@@ -84,7 +84,7 @@ def changed(known: Mapping[str, str], changes: Mapping[str, str | None], limits:
 
 
 def touched(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str] | None:
-    """Return those of the labels that a change names, None if there are none."""
+    """Return those of the labels that a change names, or None."""
     return {key: value for key, value in labels.items() if key in changes} or None
 
 

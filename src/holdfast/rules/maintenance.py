@@ -50,12 +50,12 @@ def cutoff(now_ms: int, older_than_ms: int) -> int:
 
 
 def names_successor(row: ProcessRow) -> bool:
-    """Return True if a process may have gone on as another one. Cheap: `continued_as` of the process decides."""
+    """Return True if a process may have continued as another one. Cheap: `continued_as` of the process decides."""
     return row.outcome is not None and b"continued_as" in row.outcome
 
 
 def is_over(last: ProcessRow | None, until_ms: int) -> bool:
-    """Return True if the runs that went on as this last one may be forgotten: it ended by then, or it is gone.
+    """Return True if the runs that continued as this last one may be forgotten: it ended by then, or it is gone.
 
     Until then each of them is kept. Its id leads to the last one, and must not be started anew beside it.
     """
@@ -85,7 +85,7 @@ def require_proven_roots(session: SessionRow, row: RevisionRow) -> None:
 
 
 def prunable_below(session: SessionRow, keep: int) -> int | None:
-    """Return the revision below which all may be forgotten, None if there are none. The head is always kept."""
+    """Return the revision below which all may be forgotten, or None. The head is always kept."""
     below = session.revision - keep + 1
     return below if session.deleted_at_ms is None and below > 1 else None
 

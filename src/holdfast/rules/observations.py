@@ -16,7 +16,7 @@ LONGEST_ID = 512
 
 
 def outcome_of(error: BaseException | None) -> OperationOutcome:
-    """Classify an error: a refusal is an answer, a failure is none. Cancelling and interrupting are the caller's."""
+    """Classify an error: a refusal is an answer, a failure is not. Cancelling and interrupting are the caller's."""
     if error is None:
         return "ok"
     if not isinstance(error, Exception):

@@ -1,4 +1,4 @@
-"""Explain why a process does not go on. Facts in, causes out, each with its remedy."""
+"""Explain why a process does not continue. Facts in, causes out, each with its remedy."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def _ended(process: Process, retried_as: str | None) -> Cause:
         problem = f"it ended as {process.status}, and was retried as run {retried_as!r}"
         return Cause("retried", "idle", problem, retried_as, since_ms, remedy=("why", retried_as))
     if goes_on is not None:
-        return Cause("continued", "idle", f"it goes on as run {goes_on!r}", goes_on, since_ms, remedy=("why", goes_on))
+        return Cause(
+            "continued", "idle", f"it continues as run {goes_on!r}", goes_on, since_ms, remedy=("why", goes_on)
+        )
     remedy = ("processes", "retry", process.id) if process.is_retryable else ()
     anew = "a retry is a new run with its recorded steps" if remedy else "start it anew under another id"
     if isinstance(outcome, Failed):
@@ -140,7 +142,7 @@ def _waiting(process: Process, wait: RunWait) -> Cause:
         "waits",
         f"its step {wait.name!r} failed and waits for its next attempt" if is_retry else "it sleeps",
         since_ms=process.updated_at_ms,
-        next="the step is called again" if is_retry else "it goes on",
+        next="the step is called again" if is_retry else "it continues",
         next_at_ms=wait.until_ms,
         remedy=("runs", "show", process.id) if is_retry else (),
     )
@@ -154,7 +156,7 @@ def _signal(process: Process, name: str, until_ms: int | None) -> Cause:
             "waits",
             "it waits for a run that it started",
             since_ms=since_ms,
-            next="it goes on when the child ends",
+            next="it continues when the child ends",
             next_at_ms=until_ms,
             remedy=("runs", "show", process.id),
         )
@@ -163,7 +165,7 @@ def _signal(process: Process, name: str, until_ms: int | None) -> Cause:
         "waits",
         f"it waits for the signal {name!r}",
         since_ms=since_ms,
-        next="nothing, until the signal comes" if until_ms is None else "it goes on without the signal",
+        next="nothing, until the signal comes" if until_ms is None else "it continues without the signal",
         next_at_ms=until_ms,
         remedy=("processes", "signal", process.id, name),
     )
@@ -179,7 +181,7 @@ def _sleeping(process: Process) -> Cause:
             f"deterministic: mend it. `holdfast runs replay {process.id} --app MODULE:WORKER` names each difference",
             since_ms=process.updated_at_ms,
             error=process.last_error,
-            next="it is tried again, and goes on if the code fits",
+            next="it is tried again, and continues if the code fits",
             next_at_ms=process.due_at_ms,
             remedy=("runs", "show", process.id),
         )
@@ -191,7 +193,7 @@ def _sleeping(process: Process) -> Cause:
         since_ms=process.updated_at_ms,
         attempt=process.attempt or None,
         error=process.last_error,
-        next="it is run again" if is_retry else "it goes on",
+        next="it is run again" if is_retry else "it continues",
         next_at_ms=process.due_at_ms,
     )
 

@@ -144,7 +144,7 @@ def check_input(field: str, value: object, limits: Limits) -> ProcessInput:
 
 
 def check_recovery(field: str, value: object, process_input: ProcessInput) -> Recovery:
-    """Return how a process goes on after its holder died, the default of its input if that is not given."""
+    """Return how a process continues after its holder died, the default of its input if that is not given."""
     if value is None:
         return "external" if isinstance(process_input, External) else "rerunnable"
     return _RECOVERY_OF[checks.one_of(field, value, RECOVERIES)]

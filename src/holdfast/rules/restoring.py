@@ -118,7 +118,7 @@ def same_process(existing: ProcessRow, restored: RestoredProcess) -> None:
     if existing.created_at_ms != final.created_at_ms or existing.event_count < final.event_count:
         raise Conflict(
             f"process {final.process_id!r} is here already in another state: it was registered here by itself, or has "
-            "gone on where it came from"
+            "continued where it came from"
         )
 
 

@@ -22,7 +22,7 @@ Kinds: TypeAlias = tuple[tuple[str, str | None], ...]
 
 CANCEL_REQUESTED = "process.cancel_requested"
 CONTINUED = "run.continued"
-"""The event type that ends a run which goes on as a new one. It wakes no session: the end of the new one does."""
+"""The event type that ends a run which continues as a new one. It wakes no session: the end of the new one does."""
 DECLARED = "run.signals"
 """The event type with the names of the signals that the handler of a run takes, None for any. The newest holds."""
 RUN_TYPES = frozenset({"step", "progress", CONTINUED, DECLARED})
@@ -100,7 +100,7 @@ def check_lease(field: str, value: object, limits: Limits) -> Lease:
 def check_sleep(asked: Sleep) -> None:
     """Refuse a sleep that only a request to cancel would end."""
     if asked.due_at_ms is None and asked.wait is None:
-        raise InvalidRequest("due_at_ms", "is missing, and so is wait: say when the run goes on, or on which signal")
+        raise InvalidRequest("due_at_ms", "is missing, and so is wait: say when the run continues, or on which signal")
     if asked.error is not None and asked.due_at_ms is None:
         raise InvalidRequest("due_at_ms", "is missing: say when a run with an error is tried again")
 

@@ -68,7 +68,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """The row of a schedule moved past its due ticks, and the tick to fire: None if there is none."""
+    """The row of a schedule moved past its due ticks, and the tick to fire, if any."""
 
     row: ScheduleRow
     tick_ms: int | None
@@ -164,7 +164,7 @@ def paused(row: ScheduleRow, *, now_ms: int) -> ScheduleRow:
 
 
 def resumed(row: ScheduleRow, *, now_ms: int) -> ScheduleRow:
-    """Return the schedule as it goes on from now: ticks of the pause do not fire."""
+    """Return the schedule as it continues from now: ticks of the pause do not fire."""
     if not row.paused:
         return row
     return _from_now(msgspec.structs.replace(row, paused=0, updated_at_ms=now_ms), now_ms=now_ms)

@@ -188,7 +188,7 @@ def work_of_comparing(value: object) -> int:
 def work_of_unique(items: list[Any], most_steps: int) -> tuple[int, int]:
     """Return the most work of finding out whether items differ from each other, and the steps that weighing them took.
 
-    Few items are compared pairwise; more are told apart by a hash, and those that share one are compared.
+    Few items are compared pairwise; more are distinguished by a hash, and those that share one are compared.
     """
     alike = _alike(items)
     if alike is not None and len(items) > PAIRED and not _are_close(items):

@@ -80,7 +80,7 @@ def validate(field: str, encoded: bytes, schema: Document) -> None:
     most = max(VISITS, VISITS_A_VALUE * values_in(encoded))
     visits = cost.most_work(encoded)
     is_known = visits <= most
-    # Counting and validating go on to their end: on an event loop, only a little of either.
+    # Counting and validating continue to their end: on an event loop, only a little of either.
     charge(BUDGET_BYTES if cost.leads_to_uneven else min(visits, BUDGET_BYTES))
     if not is_known or cost.leads_to_uneven:
         left = most - visits if is_known else most

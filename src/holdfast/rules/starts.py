@@ -64,7 +64,7 @@ def _check(field: str, value: object, session_id: str, default: str, limits: Lim
         run,
         checks.identifier(f"{field}.id", default if draft.id is None else draft.id, limits),
         wake_target=Scope(session_id) if checks.flag(f"{field}.wake", draft.wake) else None,
-        # Without the turn: the same run under the same id, started by a later turn, is no conflict.
+        # Without the turn: the same run under the same id, started by a later turn, is not a conflict.
         provenance=Provenance(BySession(Scope(session_id)), wakes.starting_cause(session_id, wake_kind)),
         recovery=recovery,
         limits=limits,

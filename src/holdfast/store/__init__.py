@@ -156,7 +156,7 @@ class Store:
         """Return a block in which `tx`, a store like this one, makes several calls as one transaction.
 
         The end of the block commits all of them, and returns once they are durable. An exception rolls all of them
-        back. A call that is refused leaves the transaction as it was: go on, or raise. Each call of `tx` must end
+        back. A call that is refused leaves the transaction as it was: continue, or raise. Each call of `tx` must end
         before the next begins. Waits, housekeeping and bytes outside of the database are `InvalidRequest`, and so are
         writes through this store inside the block: they would wait for its end. Reads through this store show the state
         before it.

@@ -25,9 +25,9 @@ class Artifacts(FacetBase):
     async def put(self, kind: str, ref: str, data: bytes, *, expected_hash: str | UnsetType | None = UNSET) -> str:
         """Store bytes under a ref, replacing any earlier ones. A ref `<kind>:sha256:<hash>` must match its bytes.
 
-        With `expected_hash`, replace only the artifact with this hash; None stores only if there is none. Anything else
-        is `ArtifactConflict`, and nothing is stored. Equal bytes are no conflict, so that the call can be repeated:
-        writers that must know who was first store different bytes.
+        With `expected_hash`, replace only the artifact with this hash; None stores only a new artifact. Anything else
+        is `ArtifactConflict`, and nothing is stored. Equal bytes are not a conflict, so that the call can be repeated:
+        writers that must know which of them was first store different bytes.
 
         Several puts are one transaction in `store.transaction()`. If the store was opened with a check for the kind,
         the check judges ref and bytes first.
@@ -65,7 +65,7 @@ class Artifacts(FacetBase):
         )
 
     async def get(self, kind: str, ref: str) -> Artifact | None:
-        """Return the artifact, verified by its hash; None if there is none.
+        """Return the artifact, verified by its hash, or None.
 
         >>> _ = store.artifacts.put("module", "main", b"code")
         >>> store.artifacts.get("module", "main").data
@@ -122,7 +122,7 @@ class Artifacts(FacetBase):
         return rules.range_of(kind, begins_with, None if place is None else (place[0], place[1]))
 
     async def delete(self, kind: str, ref: str) -> bool:
-        """Delete an artifact. Return False if there was none.
+        """Delete an artifact. Return False if it does not exist.
 
         >>> store.artifacts.delete("module", "main")
         False

@@ -240,7 +240,7 @@ class SessionAttachments(FacetBase):
         return page
 
     async def forget(self, attachment_id: str) -> bool:
-        """Drop the reference, and the bytes if it was the last one. Return False if there was none.
+        """Drop the reference, and the bytes if it was the last one. Return False if it does not exist.
 
         >>> store.sessions.create("chat-42").attachments.forget("nothing")
         False

@@ -134,7 +134,7 @@ class Context(msgspec.Struct, frozen=True):
     async def _delete_outside(self, objects: AttachmentBytes, reserved: Deletion) -> int | None:
         """Delete with no transaction open, so that a slow place outside blocks no other operation.
 
-        A task that is cancelled here leaves its reservation behind, because the deletion may go on without the task.
+        A task that is cancelled here leaves its reservation behind, because the deletion may continue without the task.
         """
         delete = partial(objects.delete, space_of(reserved.family), reserved.attachment_id)
         try:

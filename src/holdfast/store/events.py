@@ -118,7 +118,7 @@ class Events(FacetBase):
             raise AlreadyTerminal(ended.process_id, ended.status, f"signal {name!r}", goes_on) from None
 
     async def _goes_on(self, process_id: str) -> str | None:
-        """Return the run that an ended one continued as, None if there is none."""
+        """Return the run that an ended one continued as, or None."""
         row = await self._context.backend.read(lambda tx: tx.find_process(process_id))
         return None if row is None else rules.process_of(row).continued_as
 

@@ -39,7 +39,7 @@ class Grants(FacetBase):
         return await self._context.backend.write(lambda tx: operations.grant(tx, holder, checked, seen_as))
 
     async def revoke(self, scope: Scope, process_id: str) -> bool:
-        """Take a handle away. Return False if there was none.
+        """Revoke a handle. Return False if there was nothing to revoke.
 
         >>> store.grants.revoke(holdfast.Scope("chat-42"), "build-7")
         False

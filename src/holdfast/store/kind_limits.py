@@ -82,9 +82,9 @@ class KindLimits(FacetBase):
     async def pause(self, kind: str) -> bool:
         """Let nothing of a kind be claimed, by any worker, until `resume`. Return False if it is paused already.
 
-        Claims that live go on. Work can still be enqueued. In a session, work behind a batch of a paused kind waits.
-        Runs of the kind are not claimed either, also if they are asked to cancel. One that a worker holds goes on until
-        it ends or sleeps.
+        Claims that live continue. Work can still be enqueued. In a session, work behind a batch of a paused kind waits.
+        Runs of the kind are not claimed either, even if they are asked to cancel. A run that a worker holds continues
+        until it ends or sleeps.
 
         >>> store.queue.pause("send-mail")
         True

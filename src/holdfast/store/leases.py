@@ -76,7 +76,7 @@ class Leases(FacetBase):
         return found
 
     async def holder(self, resource: Resource) -> LeaseHolder | None:
-        """Return the current holder of a lease, without its token; None if there is none.
+        """Return the current holder of a lease, without its token, or None.
 
         >>> store.leases.holder(holdfast.leases.OnSession("chat-42")) is None
         True

@@ -187,7 +187,7 @@ class Maintenance(FacetBase):
     async def prune(
         self, policy: RetentionPolicy, *, dry_run: bool = False, max_rows: int | None = None
     ) -> PruneReport:
-        """Forget what the policy allows, in bounded transactions. `max_rows` stops early, and the next call goes on.
+        """Forget what the policy allows, in bounded transactions. `max_rows` stops early, and the next call continues.
 
         A turn id, source key, process id or idempotency key is remembered as long as the row that it made. An ended
         child run is kept until its parent has read its result, or has ended.
@@ -339,9 +339,9 @@ class Maintenance(FacetBase):
     async def verify(self, *, progress: Callable[[Progress], None] | None = None) -> VerifyReport:
         """Read everything and report damage: refs that do not resolve, hashes that do not match, chains with gaps.
 
-        Damage is never raised: an unreadable row is one finding, and the other rows are checked all the same. Nothing
-        is written, and other callers may go on working. `progress` is called now and then with the rows that were read
-        so far; it should return at once, and on PostgreSQL's blocking store it runs in the thread of the store.
+        Damage is never raised: an unreadable row is one finding, and the other rows are checked all the same. Writes
+        nothing, and blocks no other caller. Calls `progress` now and then with the rows read so far; it should return
+        at once, and on PostgreSQL's blocking store it runs in the thread of the store.
 
         >>> store.maintenance.verify().ok
         True

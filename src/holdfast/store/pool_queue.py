@@ -57,7 +57,7 @@ class PoolQueue(KindLimits):
         session whose next batch is of another kind, of a paused one or over a limit is skipped, and so is a session
         that is paused or under a session lease, whose holder claims with `claim`. None is certain: nothing could be
         claimed when the last lock was taken. A claim ends at 16 MiB of payloads, as with `claim`. `Corrupt` names
-        damaged work, which does not come again for `ttl_ms`: go on with the rest.
+        damaged work, which does not come again for `ttl_ms`: continue with the rest.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="mail", payloads=[{"to": "ada"}], kind="send-mail"))
         >>> claim = store.queue.claim_next(owner_id="worker-1", kinds=["send-mail"])
@@ -161,8 +161,8 @@ class PoolQueue(KindLimits):
         """Give claimed work back after a failure. Return its batches as they are then.
 
         A batch keeps its place and is tried again in `retry_in_ms`: until then exclusive claims wait for it, and other
-        claims skip it. A batch whose attempts have reached `max_attempts` is dead: settled, so that the queue goes on,
-        and listed in `dead_letters`. With `retry_in_ms=None` it is dead at once.
+        claims skip it. A batch whose attempts have reached `max_attempts` is dead: settled, so that it blocks no other
+        work, and listed in `dead_letters`. With `retry_in_ms=None` it is dead at once.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> claim = store.queue.claim_next(owner_id="worker-1")
@@ -205,7 +205,7 @@ class PoolQueue(KindLimits):
         )
 
     async def retry(self, session_id: str, batch_id: str) -> WorkBatch | None:
-        """Put a dead batch back at its old place, with all its attempts available again; None if there is none.
+        """Put a dead batch back at its old place, with all its attempts available again, or None.
 
         >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> _ = store.queue.fail(store.queue.claim_next(owner_id="worker-1"), "no answer", retry_in_ms=None)
@@ -220,7 +220,7 @@ class PoolQueue(KindLimits):
         return retried
 
     async def drop(self, session_id: str, batch_id: str) -> WorkBatch | None:
-        """Take a dead batch off the dead letters; None if there is none. It is then cancelled, so its key stays used.
+        """Take a dead batch off the dead letters, or None. It is then cancelled, so its key stays used.
 
         >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> _ = store.queue.fail(store.queue.claim_next(owner_id="worker-1"), "no answer", retry_in_ms=None)

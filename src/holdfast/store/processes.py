@@ -204,7 +204,7 @@ class Processes(RunProcesses):
         return await self._context.computed(rules.process_of, ended)
 
     async def wait(self, process_id: str, *, timeout_ms: int) -> ProcessOutcome:
-        """Return the outcome once there is one; `WaitTimeout` if there is none in time.
+        """Return the outcome once there is one. Raises `WaitTimeout` when the time is up.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.processes.External()))
         >>> _ = store.processes.complete("build-7", holdfast.processes.Completed(42))
@@ -221,7 +221,7 @@ class Processes(RunProcesses):
         return await self._context.wait_until(topic, look, timeout_ms, f"the end of process {checked!r}")
 
     async def forget_session(self, session_id: str) -> ProcessSessionReport:
-        """Remove a session's handles and wake targets, for all its frames. The processes go on.
+        """Remove a session's handles and wake targets, for all its frames. The processes continue.
 
         >>> store.processes.forget_session("chat-42").revoked_grants
         0

@@ -189,7 +189,7 @@ class Queue(PoolQueue):
         return await self._context.backend.write(lambda tx: operations.abandon(tx, completion))
 
     async def cancel(self, session_id: str, batch_id: str) -> WorkBatch | None:
-        """Cancel a batch that no claim holds. Return it, None if there is none.
+        """Cancel a batch that no claim holds. Return it, or None.
 
         >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> store.queue.cancel("chat-42", batch.batch_id).state

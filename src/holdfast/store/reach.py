@@ -37,7 +37,7 @@ class ReachableSession:
     async def pause(self) -> bool:
         """Let nothing in the session's queue be claimed until `resume`. Return False if it is paused already.
 
-        A claim that lives goes on, and work can still be enqueued. `UnknownSession` if there is no session of this id.
+        A live claim continues, and work can still be enqueued. Raises `UnknownSession` if there is no such session.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.pause()
@@ -72,7 +72,7 @@ class ReachableSession:
         Returns an empty tuple if no turn is in progress. The batches are settled at once, so that no retry answers
         them again; `reason` is their `last_error`. The turn's claim is lost: its commit is refused, and a worker
         cancels the handler within a second. A handler that calls `turn.keep()` then still stores what it added, before
-        the next turn of the session begins. Messages that wait behind the turn stay, and jobs go on.
+        the next turn of the session begins. Messages that wait behind the turn stay, and jobs continue.
 
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.enqueue("write a very long poem")
@@ -98,9 +98,9 @@ class ReachableSession:
     async def follow(
         self, after: str | int | None = None, *, timeout_ms: int | None = None
     ) -> AsyncIterator[StreamItem]:
-        """Yield what the session's turns emit and commit, as it comes and each once. Goes on after the last turn.
+        """Yield what the session's turns emit and commit, as it comes and each once. Continues after the last turn.
 
-        Begins now, with the values that the turn in progress has emitted so far. To go on where another follower
+        Begins now, with the values that the turn in progress has emitted so far. To continue where another follower
         stopped, such as a browser that reconnects, pass the `cursor` of the last item that it saw. To miss no turn
         since a view was loaded, pass its revision. `StreamVoid` says that the deltas of a turn do not count any more;
         `StreamCommit` has the messages that replace them. With `timeout_ms`, ends when nothing comes for that long.

@@ -1,6 +1,6 @@
 """A handle on one run: its result, its events as they come, signals to it, and its cancellation.
 
-If the run continued as a new one, each call goes on with that.
+If the run continued as a new one, each call continues with that.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class RunHandle:
                     return outcome
 
     async def newest_id(self) -> str:
-        """Return the id of the run that goes on for this one, its own if none does.
+        """Return the id of the run that continues this one, its own if none does.
 
         >>> store.processes.start("research", id="run-1").newest_id()
         'run-1'
@@ -146,7 +146,7 @@ class RunHandle:
     async def follow(self, after: int | str = 0, *, timeout_ms: int | None = None) -> AsyncIterator[ProcessEvent]:
         """Yield every event after a cursor as it comes, each once, and end after the last event of the run.
 
-        A cursor is `event.cursor` of the last event that was seen: a reader that reconnects goes on there. Raises
+        A cursor is `event.cursor` of the last event that was seen: a reader that reconnects continues there. Raises
         `InvalidRequest` for a cursor of another run, unless one of the two continues or retries the other.
 
         >>> run = store.processes.start("research", id="run-1")

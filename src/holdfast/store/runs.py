@@ -133,8 +133,8 @@ class RunProcesses(FacetBase):
 
         A kind is a name, for all its versions, or a name and one version. A run under a live lease is not claimed, nor
         is one of a paused kind (`queue.pause`), and an `external` one never. None is certain: nothing could be claimed
-        when the last lock was taken. `Corrupt` names a damaged run, which does not come again for `ttl_ms`: go on with
-        the others.
+        when the last lock was taken. `Corrupt` names a damaged run, which does not come again for `ttl_ms`: call
+        again for the others.
 
         If an earlier holder's lease expired, `claim.takeover` is True. An `owner_bound` run of such a holder must not
         be run: `claim.must_abandon` says so. End it with `complete` and `Abandoned`.
@@ -205,7 +205,7 @@ class RunProcesses(FacetBase):
     ) -> Process:
         """Give a run's lease back and let it sleep until `due_at_ms` or until it gets a signal, whichever is first.
 
-        `seen` is the sequence of the last event that the caller has read. If the log goes on after it, the run is due
+        `seen` is the sequence of the last event that the caller has read. If the log continues after it, the run is due
         at once, so that no signal is missed. A request to cancel wakes the run, too. The attempts count from 0 again.
         `LeaseLost` if the lease is not held any more. `waits` tells people what it waits for, if that is more than
         `due_at_ms` and `wait` say, and wakes nothing.

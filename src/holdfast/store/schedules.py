@@ -39,7 +39,7 @@ class Schedules(FacetBase):
         return await self._context.backend.write(lambda tx: operations.put(tx, intent), idempotent=True, heavy=heavy)
 
     async def get(self, name: str) -> Schedule | None:
-        """Return the schedule of a name, None if there is none.
+        """Return the schedule of a name, or None.
 
         >>> store.schedules.get("nightly-report") is None
         True
@@ -60,7 +60,7 @@ class Schedules(FacetBase):
         return await self._context.backend.read(lambda tx: operations.list_page(tx, after=start, limit=size))
 
     async def pause(self, name: str) -> Schedule:
-        """Fire no ticks of a schedule until it is resumed; `UnknownSchedule` if there is none.
+        """Fire no ticks of a schedule until it is resumed. Raises `UnknownSchedule` if it does not exist.
 
         >>> _ = store.schedules.put("nightly-report", "0 3 * * *")
         >>> store.schedules.pause("nightly-report").next_tick_ms is None
@@ -70,7 +70,7 @@ class Schedules(FacetBase):
         return await self._context.backend.write(lambda tx: operations.pause(tx, checked))
 
     async def resume(self, name: str) -> Schedule:
-        """Let a paused schedule go on with its next tick. Ticks that passed during the pause do not fire.
+        """Let a paused schedule continue with its next tick. Ticks that passed during the pause do not fire.
 
         >>> _ = store.schedules.put("nightly-report", "0 3 * * *")
         >>> _ = store.schedules.pause("nightly-report")
@@ -102,7 +102,7 @@ class Schedules(FacetBase):
         )
 
     async def remove(self, name: str) -> bool:
-        """Delete a schedule. Return False if there was none. Work that it started stays.
+        """Delete a schedule. Return False if it does not exist. Work that it started stays.
 
         >>> store.schedules.remove("nightly-report")
         False

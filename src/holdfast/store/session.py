@@ -169,8 +169,8 @@ class Session(ReachableSession):
         With `ids`, return only nodes whose ids lie in a range, in the order of their ids; `newest_first` then begins
         with the greatest id. Reads those nodes and no others: ids with a common prefix are a group.
 
-        A cursor is refused once the graph was replaced, because its pages would mix two graphs. Pages at a revision go
-        on.
+        A cursor is refused once the graph was replaced, because its pages would mix two graphs. Pages at a revision
+        continue.
 
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.add_nodes([holdfast.Node("n1"), holdfast.Node("n2", kind="note")])
@@ -254,7 +254,7 @@ class Session(ReachableSession):
         latched: list[bool] = []
 
         async def operation(tx: Transaction) -> CommitReceipt | attachments.Wanted:
-            # Checked again: a cancelled commit may have gone on, and may have latched the handle meanwhile.
+            # Checked again: a cancelled commit may have continued, and may have latched the handle meanwhile.
             self._binding.target(intent.session_id)
             row, outcome = await commits.commit(tx, address, intent, batch_ids, self._context.key_frames, inheritance)
             if isinstance(outcome, CommitReceipt):
@@ -463,8 +463,9 @@ class Session(ReachableSession):
     async def tombstone(self, node_ids: Sequence[str]) -> int:
         """Hide nodes that this session added. Return how many. Unknown ids are skipped.
 
-        The path ends below a hidden node: the nodes above it are no longer part of the conversation, and later turns go
-        on from the rest. A node cannot follow a hidden one: if the leaf is hidden, commit `Unchanged(leaf=…)` first.
+        The path ends below a hidden node: the nodes above it are no longer part of the conversation, and later turns
+        continue from the rest. A node cannot follow a hidden one: if the leaf is hidden, commit `Unchanged(leaf=…)`
+        first.
         `Commit(tombstones=…)` hides nodes together with a turn.
         Forks that share the nodes lose them, too. A fork may hide inherited nodes only once the source is deleted.
 

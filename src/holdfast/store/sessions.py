@@ -88,7 +88,7 @@ class Sessions(FacetBase):
         return self._context.facet(Session)(self._context, session_id, row.incarnation)
 
     async def open(self, session_id: str) -> Session | None:
-        """Return a handle on a session that has metadata, None if there is none.
+        """Return a handle on a session that has metadata, or None.
 
         >>> store.sessions.open("nobody") is None
         True
@@ -249,10 +249,10 @@ class Sessions(FacetBase):
     async def delete(
         self, session_id: str, *, expected_revision: int | None = None, tree: bool = False
     ) -> SessionDeletionReport:
-        """Erase a session, its queue, its grants and its subscriptions. Processes go on, and orphans are reported.
+        """Erase a session, its queue, its grants and its subscriptions. Processes continue, and orphans are reported.
 
         With `expected_revision`, a session whose head is at another revision is `HeadConflict`, and nothing is erased.
-        Nodes beside the path (`add_nodes`) make no revision. A session that is gone already is no conflict.
+        Nodes beside the path (`add_nodes`) make no revision. A session that is gone already is not a conflict.
 
         With `tree`, its descendants go with it in the same transaction: the sessions whose relation names it as
         their parent, forks included, those that name one of these, and so on. A child or a fork that is created at the

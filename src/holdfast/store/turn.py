@@ -32,7 +32,7 @@ T = TypeVar("T")
 Widen = Callable[[WorkClaim], Coroutine[Any, Any, WorkClaim | None]]
 """Lets work that came meanwhile join a claim."""
 MORE_BATCHES = 64
-"""Batches that join a turn in one go, so that a writer who never stops cannot keep the turn from going on."""
+"""Batches that join a turn in one call, so that a writer that never stops cannot stall the turn."""
 LoadTurn = Callable[[], Coroutine[Any, Any, tuple[SessionView | None, RevisionRow | None]]]
 """Reads the newest view; if the turn was committed before, its revision and the view at it."""
 
@@ -93,7 +93,7 @@ class TurnValues:
     def input(self) -> Any:
         """The first payload of the claim, None if it has none."""
         if self.claim is None:
-            raise InvalidRequest("turn.input", "there is none: pass `claim=` to session.turn(...), or run a worker")
+            raise InvalidRequest("turn.input", "needs a claim: pass `claim=` to session.turn(...), or run a worker")
         return self.inputs[0] if self.inputs else None
 
     @property
@@ -127,7 +127,7 @@ class TurnValues:
 
     @property
     def state(self) -> Any:
-        """The session's turn state, `{}` if there is none. Change it in place, or assign another."""
+        """The session's turn state, `{}` at first. Change it in place, or assign another."""
         self._has_touched_state = True
         return self._state
 
@@ -338,7 +338,7 @@ class Turn(TurnValues):
         """Emit a value. Return True if the caller has to flush."""
         self._require_open()
         if self.claim is None:
-            raise InvalidRequest("turn.claim", "there is none: pass `claim=` to session.turn(...), or run a worker")
+            raise InvalidRequest("turn.claim", "needs a claim: pass `claim=` to session.turn(...), or run a worker")
         return self.emitter.emit(value, self.claim)
 
     async def flush(self) -> None:
@@ -359,7 +359,7 @@ class Turn(TurnValues):
         """
         self._require_open()
         if self.claim is None:
-            raise InvalidRequest("turn.claim", "there is none: pass `claim=` to session.turn(...), or run a worker")
+            raise InvalidRequest("turn.claim", "needs a claim: pass `claim=` to session.turn(...), or run a worker")
         before = len(self.inputs)
         for _ in range(MORE_BATCHES):
             joining = self._join(self.claim)
@@ -368,7 +368,7 @@ class Turn(TurnValues):
         return self.inputs[before:]
 
     async def _join(self, held: WorkClaim) -> bool:
-        """Let work join the claim. Return False if there is none."""
+        """Let work join the claim. Return False if no work is left."""
         wider = await self._widen(held)
         if wider is not None:
             self.claim = wider

@@ -1,6 +1,7 @@
 """Ends of scenarios with and without a crash, and the harm that their differences are.
 
-Chance is no harm, nor is what a handler declares: ids and values that are made anew, and runs that a crash abandons.
+Chance is not a problem, nor is what a handler declares: ids and values that are made anew, and runs that a crash
+abandons.
 """
 
 from __future__ import annotations
@@ -101,9 +102,9 @@ def not_cancelled(expected: End, found: End, number: int) -> list[str]:
     """Say in which way a run that was cancelled at a wait did not end so."""
     end = found.last
     if found.idle < number:
-        return [f"there was none: the run waited {found.idle} times, and {expected.idle} times before, by chance"]
+        return [f"no crash happened: the run waited {found.idle} times, and {expected.idle} times before, by chance"]
     if end is None or end["type"] != "cancelled":
-        return [f"run 'run' ended as {end or 'nothing: it goes on'}"]
+        return [f"run 'run' ended as {end or 'nothing: it continues'}"]
     return []
 
 

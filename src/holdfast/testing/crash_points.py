@@ -32,7 +32,7 @@ READS = frozenset(
 )
 """Calls of which only the beginning is a point: a crash after a read is one before the next call."""
 WAITS = frozenset({"wait", "wait_for", "wait_next", "wait_settled", "follow", "handle"})
-"""Calls that are no points: they change nothing, or another task makes them at any time."""
+"""Calls at which no crash is tried: they change nothing, or another task makes them at any time."""
 NOT_THE_USERS = (str(Path(holdfast.__file__).parent), str(Path(asyncio.__file__).parent))
 """Folders whose frames say nothing of the place in a handler."""
 
@@ -53,7 +53,7 @@ class Points:
         self._crashes = crashes
 
     def revive(self) -> None:
-        """Go on as another worker, which is not crashed."""
+        """Continue as another worker, which is not crashed."""
         self.is_dead, self._target = False, None
 
     def pass_by(self, label: str) -> bool:

@@ -1,6 +1,6 @@
 """Runs a worker's handler on a memory store and crashes it at every point: each store call and each suspension.
 
-Time is a manual clock: durable sleeps and back-offs pass at once. After each crash another worker goes on. The end is
+Time is a manual clock: durable sleeps and back-offs pass at once. After each crash another worker continues. The end is
 compared with that of a run without a crash: an effect that happened twice or never is named with its point.
 """
 
@@ -96,7 +96,7 @@ def survives_crashes(
 
     `setup` resets your own fakes before each scenario. `compare` reduces the result of the run to the part that does
     not depend on chance, and `compare_message` a message of a session. With `compare`, of other runs only the way in
-    which they end is compared. Runs whose ids depend on chance are told apart by kind and outcome.
+    which they end is compared. Runs whose ids depend on chance are distinguished by kind and outcome.
 
     >>> from holdfast.testing.crashes import Effects, survives_crashes
     >>> worker, effects = holdfast.Worker("memory:"), Effects()
@@ -255,7 +255,7 @@ class _Scenario:
             await store.queue.enqueue(draft)
 
     async def _is_over(self, store: holdfast.Store) -> bool:
-        """Return whether the run has ended. Others that it started may go on."""
+        """Return whether the run has ended. Others that it started may continue."""
         if not isinstance(self._given, tuple):
             return True
         newest = await store.processes.get(await store.processes.handle("run").newest_id())
@@ -283,7 +283,7 @@ class _Scenario:
         return False
 
     async def _let_time_pass(self, store: holdfast.Store, clock: ManualClock) -> bool:
-        """Send a signal that a run waits for, or pass the time until one is due. Return False if nothing goes on."""
+        """Send a signal that a run waits for, or pass the time until one is due. Return False if nothing continues."""
         due: list[int] = []
         logs: dict[str, int] = {}
         goes_on = False
@@ -305,7 +305,7 @@ class _Scenario:
             if batch.state == "pending" and batch.kind in {one.kind for one in self._worker.handlers.of_queue()}:
                 due.append(max(batch.available_at_ms, batch.retry_at_ms))
                 goes_on = True
-        # Runs that only look again at children, and find nothing new, go on for ever.
+        # Runs that only look again at children, and find nothing new, continue for ever.
         if not due or (not goes_on and logs == self._looked):
             return False
         self._looked = {} if goes_on else logs

@@ -1,7 +1,7 @@
 """Fault: processes are killed, and connections cut, in the middle of `store.transaction()`.
 
 Each block writes to several sessions, a queue and a log. All of it is there afterwards, or nothing. Some blocks end
-with an exception, and some catch the refusal of a call and go on: neither leaves a trace of what was refused.
+with an exception, and some catch the refusal of a call and continue: neither leaves a trace of what was refused.
 """
 
 from __future__ import annotations
@@ -165,13 +165,13 @@ def _all(page_after: Callable[[str | None], holdfast.Page[T]]) -> list[T]:
 
 
 def judge(told: Sequence[Told], places: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return the problems of places that hold these blocks, if this was told of their ends."""
+    """Return the problems of places that hold these blocks, given the reported ends."""
     wrong = [f"I4: {place} holds a block twice" for place, names in places.items() if len(set(names)) < len(names)]
     held = {place: set(names) for place, names in places.items()}
     ends = dict(told)
     for name in sorted({*ends, *itertools.chain(*held.values())}):
         if name.startswith("refused-"):
-            wrong.append(f"I2: what was refused in a block is stored: {name}")
+            wrong.append(f"I2: a refused write of a block is stored: {name}")
             continue
         wanted = {*plan_of(name).sessions, QUEUE, LOG}
         there = {place for place, names in held.items() if name in names}

@@ -182,7 +182,7 @@ async def _work(store: holdfast.Store, number: int, wrong: list[str]) -> None:
         # The first call is one statement, the second a transaction of several.
         commit = holdfast.Commit(turn_id=f"turn-{name}", usage=[holdfast.Usage("turn", "model", 1)])
         node = holdfast.Node(f"node-{name}")
-        await _until_done(lambda: session.commit(commit), partial(_has_turn, session, commit.turn_id), wrong)  # noqa: B023 - done before the loop goes on
+        await _until_done(lambda: session.commit(commit), partial(_has_turn, session, commit.turn_id), wrong)  # noqa: B023 - done before the loop continues
         await _until_done(lambda: session.add_nodes([node]), partial(_has_node, session, node.id), wrong)  # noqa: B023 - the same
 
 
@@ -205,7 +205,7 @@ async def _until_done(
         except holdfast.Unavailable as error:
             problem = str(error)
             if error.outcome == "not_applied" and await _seen(stored):
-                wrong.append(f"I9: a call was told as not applied, and is stored: {error}")
+                wrong.append(f"I9: a call was reported as not applied, and is stored: {error}")
                 return
             await asyncio.sleep(0.001)
         except Exception as error:  # any error that a caller sees is judged

@@ -68,12 +68,12 @@ def judge(place: Place, told: Sequence[Sequence[list[Call]]]) -> Ran:
 
 
 def problem(found: Linear) -> list[str]:
-    """Return the problem as a list, empty if there is none."""
+    """Return the problem as a list, empty if all is well."""
     return [] if found.ok else [str(found)]
 
 
 def fenced(history: Sequence[Call]) -> tuple[list[Acquired], list[Accepted]]:
-    """Return the holders that were told a fence, and the writes accepted under it."""
+    """Return the holders that received a fence, and the writes accepted under it."""
     done = [call for call in history if call.outcome == "ok"]
     acquired = [Acquired(call.answer[0], call.answered_ns or 0) for call in done if call.kind == "claim"]
     accepted = [Accepted(call.given[0], call.answer, call.sent_ns) for call in done if call.kind == "act"]

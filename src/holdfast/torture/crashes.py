@@ -1,4 +1,4 @@
-"""Fault: a server crashes under its writers and restarts. Acknowledged turns are stored, and each writer goes on."""
+"""Fault: a server crashes under its writers and restarts. Acknowledged turns are stored, and each writer continues."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ class Sweep:
             if not problems and getattr(error, "outcome", "") == "not_applied" and trial.stored(
                 self._direct, name, number
             ):  # fmt: skip
-                problems.append(f"I9: {number} was told as not applied, and is stored: {error}")
+                problems.append(f"I9: {number} was reported as not applied, and is stored: {error}")
         finally:
             self._proxy.measure()
         return problems if cut is None else problems + trial.check(self._direct, name, number, answer)

@@ -20,7 +20,7 @@ INVARIANTS: Mapping[str, str] = {
     "I7": "delivered: each occurrence starts one process for each subscription",
     "I8": "log: events are gap-free, and a reader that resumes sees each once",
     "I9": "typed: every fault surfaces as a documented error, never as a hang",
-    "I10": "no damage: verify is clean afterwards, and work goes on",
+    "I10": "no damage: verify is clean afterwards, and work continues",
 }
 
 

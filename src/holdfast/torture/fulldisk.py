@@ -1,4 +1,4 @@
-"""Fault: the disk is full while SQLite writes, then has room. Callers get errors, nothing is torn, work goes on."""
+"""Fault: the disk is full while SQLite writes, then has room. Callers get errors, nothing is torn, work continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALLEST_BYTES, LARGEST_BYTES = 40_000, 2_500_000
 
 
 def fill_disk(scratch: Scratch, seed: int) -> Ran:
-    """Write until no file may grow any more, then go on with room."""
+    """Write until no file may grow any more, then continue with room."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     wrong: list[str] = []
@@ -27,7 +27,7 @@ def fill_disk(scratch: Scratch, seed: int) -> Ran:
             if isinstance(told, int):
                 stored = told
             elif told[1:] not in {("not_applied", True, False), ("unknown", True, False), ("unknown", True, True)}:
-                wrong.append(f"I9: a full disk was told as {told[:3]}, and stored is {told[3]}")
+                wrong.append(f"I9: a full disk was reported as {told[:3]}; stored: {told[3]}")
             told = child.hear()
     with place.open() as store:
         wrong += turns.check(store, workers.CROWDED, stored, stored, settled=False)

@@ -94,7 +94,7 @@ async def _make_tablespace(own: PostgresScratch, connection: Any, inside: Path) 
 
 
 def fill_server(scratch: Scratch, seed: int) -> Ran:
-    """Write until the server's disk is full, then go on with room."""
+    """Write until the server's disk is full, then continue with room."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     log = dice.random() < 0.5
     disk = Disk()
@@ -130,10 +130,10 @@ def _fill(own: PostgresScratch, server: Server, disk: Disk, dice: random.Random,
                 child.say("room")
                 is_stored = child.hear()
                 if told[1:] not in {("not_applied", True), ("unknown", True)} or (is_stored and told[1] != "unknown"):
-                    wrong.append(f"I9: a full disk was told as {told}, and stored is {is_stored}")
+                    wrong.append(f"I9: a full disk was reported as {told}; stored: {is_stored}")
             told = child.hear()
     if not refused:
-        wrong.append("I9: the disk was full, and no caller was told")
+        wrong.append("I9: the disk was full, and no call failed")
     with place.open() as store:
         wrong += turns.check(store, workers.CROWDED, stored, stored, settled=False)
         wrong += unsound(store)

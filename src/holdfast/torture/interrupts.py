@@ -269,7 +269,7 @@ def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
         except holdfast.Unavailable as error:
             hits += 1  # the interrupt hit code that reports every failure as its own
             if kind == "commit" and error.outcome == "not_applied" and _has_turn(store, name):
-                wrong.append(f"I9: {name} was told as not applied, and is stored: {error}")
+                wrong.append(f"I9: {name} was reported as not applied, and is stored: {error}")
         except BaseException as error:  # any error that a caller sees is judged
             wrong.append(f"I9: {name} under an interrupt: {type(error).__name__}: {error}")
         port.send(name)

@@ -77,7 +77,7 @@ def _judge(place: Place, child: Child, dice: random.Random) -> list[str]:
             wrong.append("I10: an idle process did not notice that another database answers")
         stored = store.sessions.handle(names[-1]).load()
         if stored is None or stored.revision != revision:
-            wrong.append(f"I1: an idle process was told revision {revision}, and the head is {stored}")
+            wrong.append(f"I1: an idle process read revision {revision}, but the head is {stored}")
         return wrong + unsound(store)
 
 

@@ -1,4 +1,4 @@
-"""Removes scratch folders of killed tortures, but only if the lock proves that they are ours and their owner dead.
+"""Removes scratch folders of killed tortures, but only if the lock proves that a torture made them and is dead.
 
 Each scratch folder has a file that its maker holds locked as long as it lives. The operating system releases the lock
 when the process ends, however it ends. A folder without such a file, or whose file is locked, is never removed.
@@ -59,7 +59,7 @@ def dead(inside: Path) -> Iterator[tuple[Path, Owned]]:
         try:
             lock = os.open(path / OWNER, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
-            continue  # not ours, or removed meanwhile
+            continue  # made by another program, or removed meanwhile
         try:
             owned = _left(lock)
             if owned is not None:

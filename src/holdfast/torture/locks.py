@@ -42,9 +42,9 @@ def hold_locks(scratch: Scratch, seed: int) -> Ran:
             wrong.append("I9: a commit went through although another program held what it needs")
         except holdfast.Unavailable as error:
             if error.outcome != "not_applied" or not error.retryable:
-                wrong.append(f"I9: a lock was told as {error.outcome}, retryable={error.retryable}: {error}")
+                wrong.append(f"I9: a lock was reported as {error.outcome}, retryable={error.retryable}: {error}")
         if time.monotonic() - began_s > LATEST_S:
-            wrong.append(f"I9: a lock was told after {time.monotonic() - began_s:.1f} s")
+            wrong.append(f"I9: a lock was reported after {time.monotonic() - began_s:.1f} s")
         receipt = store.sessions.handle(SESSION).commit(turn)
         if (receipt.revision, receipt.replayed) != (2, False):
             wrong.append(f"I2: a commit that was not applied left a trace: {receipt}")
@@ -78,7 +78,7 @@ def _hold_row(scratch: Scratch) -> Callable[[Place, Callable[[], Any]], None]:
 
 
 def exhaust_pool(scratch: Scratch, seed: int) -> Ran:
-    """Let fifty callers share two stuck connections: those without one fail in time, and later all go on."""
+    """Let fifty callers share two stuck connections: those without one fail in time, and later all continue."""
     assert isinstance(scratch, PostgresScratch)
     place = scratch.fresh()
     options = msgspec.structs.replace(
@@ -105,7 +105,7 @@ def exhaust_pool(scratch: Scratch, seed: int) -> Ran:
         _hold_row(scratch)(place, crowd)
         answers = [future.result(LATEST_S) for future in futures]
         if set(answers) - {"stored", "PoolTimeout"} or answers.count("PoolTimeout") < POOL_TASKS - POOL_SIZE:
-            wrong.append(f"I9: an exhausted pool was told as { {one: answers.count(one) for one in set(answers)} }")
+            wrong.append(f"I9: an exhausted pool was reported as { {one: answers.count(one) for one in set(answers)} }")
         after = [commit(number) for number in range(POOL_TASKS)]
         if set(after) != {"stored"}:
             wrong.append(f"I10: after the pool was exhausted: {set(after)}")
@@ -134,7 +134,7 @@ def cross_commits(scratch: Scratch, seed: int) -> Ran:
             return "stored"
 
         answers = list(threads.map(commit, range(CROSSINGS), timeout=LATEST_S * 3))
-        wrong += [f"I9: turns that cross were told: {one}" for one in sorted(set(answers) - {"stored"})]
+        wrong += [f"I9: turns that cross failed with {one}" for one in sorted(set(answers) - {"stored"})]
         for name in names:
             view, waiting = store.sessions.handle(name).load(), len(store.queue.list(name, limit=1_000))
             stands = (None if view is None else view.revision, waiting)

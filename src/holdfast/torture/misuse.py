@@ -20,7 +20,7 @@ LATEST_S = 20.0
 
 
 def fork_after_open(scratch: Scratch, _: int) -> Ran:
-    """Fork with a store open: the child's calls are refused, and the parent goes on."""
+    """Fork with a store open: the child's calls are refused, and the parent continues."""
     place = scratch.fresh()
     wrong: list[str] = []
     with Child(workers.forker, place) as child:

@@ -91,10 +91,10 @@ class Pool:
         self.workers[number] = self._begun()
 
     def stop_one(self) -> None:
-        """Stop a worker at random until its claims have expired. One of them goes on.
+        """Stop a worker at random until its claims have expired. One of them continues.
 
-        A timer resumes it, in a thread of its own: it may hold a lock, or all server connections of a pooler, and a
-        call of ours waits for it meanwhile.
+        A timer resumes it in a thread of its own, because the caller may wait for the worker meanwhile: it may hold a
+        lock, or all server connections of a pooler.
         """
         with self._stopping:
             running = [number for number in range(len(self.workers)) if number not in self._stopped]
@@ -164,7 +164,7 @@ class Pool:
             self.store.queue.wait_settled(piece.session_id, self._batches[piece.id], timeout_ms=left_ms())
 
     def end(self) -> None:
-        """Wait for workers that were told to end, and kill the others."""
+        """Wait for workers that were asked to end, and kill the others."""
         for worker in self._leaving:
             worker.rest()
             worker.join()

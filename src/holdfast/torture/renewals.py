@@ -81,7 +81,7 @@ async def _until(connection: Any, statement: str, *bindings: Any) -> None:
     deadline_s = time.monotonic() + LATEST_S
     while not await connection.fetchval(statement, *bindings):
         if time.monotonic() > deadline_s:
-            raise TimeoutError("what the fault waits for did not happen")
+            raise TimeoutError("timed out waiting for the condition of the fault")
 
 
 HELD_ROW = Fault(

@@ -1,4 +1,4 @@
-"""Checks that a store is sound after a fault: verification finds nothing, and work goes on."""
+"""Checks that a store is sound after a fault: verification finds nothing, and work continues."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def unsound(store: holdfast.BlockingStore) -> list[str]:
         batch = store.queue.enqueue(holdfast.WorkDraft(session_id=name, payloads=[1], source_key="again"))
         claim = store.queue.claim(name, owner_id="afterwards")
         if claim is None or claim.batches[0].batch_id != batch.batch_id:
-            return [*wrong, f"I10: work does not go on: {claim}"]
+            return [*wrong, f"I10: work does not continue: {claim}"]
         receipt = store.sessions.handle(name).commit(holdfast.Commit(turn_id="again", completes=[claim]))
         if receipt.revision != 1 or receipt.replayed:
-            wrong.append(f"I10: work does not go on: {receipt}")
+            wrong.append(f"I10: work does not continue: {receipt}")
     except holdfast.HoldfastError as error:
-        wrong.append(f"I10: work does not go on: {type(error).__name__}: {error}")
+        wrong.append(f"I10: work does not continue: {type(error).__name__}: {error}")
     return wrong

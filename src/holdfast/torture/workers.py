@@ -168,7 +168,7 @@ def believe(session: holdfast.blocking.Session, number: int, told: holdfast.Unav
     """Raise `Lie` if a turn that was reported as not applied is stored."""
     view = session.load(ActivePath(last=1))
     if view is not None and view.revision >= number:
-        raise Lie(f"turn {number} was told as not applied, and is stored: {told}")
+        raise Lie(f"turn {number} was reported as not applied, and is stored: {told}")
 
 
 def again(call: Callable[[], T]) -> T:

@@ -48,7 +48,7 @@ class Writers:
                 last = told[-1] if told else 0
                 wrong += turns.check(store, name, last, last + 1, settled=False)
                 if told != [*range(1, len(told) + 1)]:
-                    wrong.append(f"I4: the writer of {name} was told {told}")
+                    wrong.append(f"I4: the writer of {name} got revisions {told}")
             wrong += unsound(store)
         return wrong
 

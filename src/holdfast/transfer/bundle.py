@@ -287,7 +287,7 @@ class Bundle:
 def decoded_bytes(data: bytes, enough: int) -> int:
     """Estimate from above the memory of a JSON text once it is decoded.
 
-    Signs inside strings are told apart from structure only if the first estimate exceeds `enough`.
+    Signs inside strings are distinguished from structure only if the first estimate exceeds `enough`.
     """
     texts = len(data) * (1 if data.isascii() else 4)
     estimate = texts + _structure_bytes(data)

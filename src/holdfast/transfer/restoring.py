@@ -77,7 +77,7 @@ class Held:
             self._store.leases.release(self.lease)
         if isinstance(error, holdfast.LeaseLost):
             raise holdfast.errors.ImportRefused(
-                f"session {self._session_id!r} was taken over during the import: import it again, and it goes on"
+                f"session {self._session_id!r} was taken over during the import: import it again, and it continues"
             ) from error
 
 

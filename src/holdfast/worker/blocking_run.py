@@ -96,7 +96,7 @@ class BlockingRun:
         return self._run.key(name)
 
     def continue_as_new(self, args: Any = None, *, version: str | None = None) -> NoReturn:
-        """End this run, and go on as a new one with these arguments and an empty journal; see `Run.continue_as_new`."""
+        """End this run, and continue as a new one with these arguments; see `Run.continue_as_new`."""
         self._run.continue_as_new(args, version=version)
 
     def now(self) -> int:
@@ -132,5 +132,5 @@ class BlockingRun:
         return self._run.children
 
     def progress(self, payload: Any) -> None:
-        """Append a report for those who follow the run; see `Run.progress`."""
+        """Append a report for followers of the run; see `Run.progress`."""
         self._drive(lambda: self._run.progress(payload))

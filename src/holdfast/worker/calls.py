@@ -18,7 +18,7 @@ from holdfast.worker.handlers import Registered
 from holdfast.worker.keeper import Held
 
 THREAD_GRACE_S = 5.0
-"""Time for a function in a thread to return at a shutdown, after it was told to. Then its work is given back."""
+"""Time for a function in a thread to return once a shutdown cancelled it. Then the worker gives its work back."""
 
 CANCEL_S = 1.0
 """Time for a coroutine to end after it was cancelled at its limit. Then a warning is logged."""
@@ -130,7 +130,7 @@ class Caller:
 def _tell_overdue(
     handler: Registered, limit: asyncio.Timeout, held: Held | None, reason: str, for_s: float = 0.0
 ) -> None:
-    """Note a call that goes on so long after its time, if it was cancelled because of that."""
+    """Note a call that continues so long after its time, if it was cancelled because of that."""
     if held is None or not limit.expired():
         return
     held.overdue_since_s = time.monotonic() - for_s
@@ -152,7 +152,7 @@ class StepThreads:
         self._free = threading.Semaphore(0)
 
     def noting(self, left: list[asyncio.Future[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return a function that calls another one in a thread. Calls that go on after a cancel are added to `left`.
+        """Return a function that calls another one in a thread. Calls that continue after a cancel are added to `left`.
 
         Called by the event loop's thread alone.
         """

@@ -50,11 +50,11 @@ class Source(Protocol[C]):
         ...
 
     async def claim(self) -> Claimed[C] | None:
-        """Claim the next work, None if there is none."""
+        """Claim the next work, or None."""
         ...
 
     async def run(self, claimed: Claimed[C], *, goes_on: Callable[[], bool]) -> Claimed[C] | None:
-        """Run a claim to its settlement. If the slot goes on, it may take the next claim in the same trip."""
+        """Run a claim to its settlement. If the slot continues, it may take the next claim in the same trip."""
         ...
 
 
@@ -84,7 +84,7 @@ class Claimer(Generic[C]):
                 await asyncio.sleep(AWAY_S)
 
     async def start_one(self) -> bool:
-        """Claim work and start its call. Return False if there is none to claim. Passes over damaged work."""
+        """Claim work and start its call. Return False if no work is claimable. Passes over damaged work."""
         await self._slots.take(self)
         claimed = None
         try:
@@ -93,7 +93,7 @@ class Claimer(Generic[C]):
         except holdfast.Corrupt as damage:
             if damage.table == "database":
                 raise
-            # The row was put off. The rest goes on.
+            # The row was put off. The rest continues.
             log_event(
                 "worker", ERROR, "passed over a damaged row of %(table)s: run holdfast verify", table=damage.table
             )
@@ -125,11 +125,11 @@ class Serving(Protocol):
     """Something that a worker does over and over: it claims work, or does a duty of its own."""
 
     async def serve(self) -> None:
-        """Go on for ever."""
+        """Continue for ever."""
         ...
 
     async def start_one(self) -> bool:
-        """Start the next thing. Return False if there is none."""
+        """Start the next piece of work. Return False if nothing is left."""
         ...
 
 

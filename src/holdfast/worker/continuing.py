@@ -126,7 +126,7 @@ async def _living(store: holdfast.Store, children: list[str]) -> list[str]:
 
 
 async def newest_id(store: holdfast.Store, run_id: str) -> str:
-    """Return the id of the run that goes on for this one, its own if none does."""
+    """Return the id of the run that continues this one, its own if none does."""
     process = await newest_run(store, run_id)
     return run_id if process is None else process.id
 

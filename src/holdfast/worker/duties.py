@@ -45,7 +45,7 @@ class Duty:
                 away = isinstance(error, holdfast.Unavailable)
                 if away and not error.retryable:
                     raise
-                message = "%(duty)s cannot go on (%(error_class)s)"
+                message = "%(duty)s cannot continue (%(error_class)s)"
                 log_event("worker", WARNING, message, duty=self.name, error_class=type(error).__name__)
                 await asyncio.sleep(AWAY_S if away else PUT_OFF_S)
 

@@ -142,7 +142,7 @@ def children_in(events: Iterable[holdfast.events.ProcessEvent]) -> list[StartedC
 
 
 def child_facts(child: StartedChild, newest: holdfast.processes.Process | None) -> ChildFacts:
-    """Return the facts of a child from the last run that goes on for it, None if that was pruned."""
+    """Return the facts of a child from the last run that continues it, None if that was pruned."""
     if newest is None:
         return ChildFacts(child.id, None, None, child.detached)
     return ChildFacts(child.id, newest.status, None if newest.id == child.id else newest.id, child.detached)

@@ -1,4 +1,4 @@
-"""Finds the run that goes on for another one: it continued as a new one, or was retried."""
+"""Finds the run that continues another one: it continued as a new one, or was retried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.run_chains import next_in_chain
 async def following_run(
     store: holdfast.Store, process: holdfast.processes.Process
 ) -> holdfast.processes.Process | None:
-    """Return the run that goes on for this one, None if none does."""
+    """Return the run that continues this one, None if none does."""
     if process.continued_as is not None:
         return await store.processes.get(process.continued_as)
     following = await store.processes.get(next_in_chain(process.id)) if process.is_retryable else None
@@ -20,7 +20,7 @@ async def following_run(
 
 
 async def newest_run(store: holdfast.Store, run_id: str) -> holdfast.processes.Process | None:
-    """Return the last run that goes on for this one, itself if none does; None if there is no such run."""
+    """Return the last run that continues this one, itself if none does; None if there is no such run."""
     chain = _newest(run_id)
     asked = next(chain)
     while True:
@@ -31,7 +31,7 @@ async def newest_run(store: holdfast.Store, run_id: str) -> holdfast.processes.P
 
 
 def blocking_newest_run(store: holdfast.BlockingStore, run_id: str) -> holdfast.processes.Process | None:
-    """Return the last run that goes on for this one, as `newest_run` does."""
+    """Return the last run that continues this one, as `newest_run` does."""
     chain = _newest(run_id)
     asked = next(chain)
     while True:

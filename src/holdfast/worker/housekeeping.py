@@ -82,7 +82,7 @@ class Housekeeping(Duty):
         )
 
     async def _keep(self, lease: holdfast.leases.Lease) -> None:
-        """Renew the lease of a long round. A lost one does no harm: two may collect garbage at once."""
+        """Renew the lease of a long round. Losing it is safe: two workers may collect garbage at once."""
         while True:
             await asyncio.sleep(self._lease_ms / 3000)
             with suppress(holdfast.Unavailable):

@@ -115,7 +115,7 @@ class Journal:
         self.held: dict[str, int] = {}
         """The time at which each step first did not fit the code, by the name of the record of that."""
         self.cancel: Any = None
-        """The payload of the request to cancel, None if there is none."""
+        """The payload of the request to cancel, or None."""
 
     @property
     def use(self) -> JournalUse:

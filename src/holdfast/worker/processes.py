@@ -40,7 +40,7 @@ MOST_WAITS = 100
 WATCH_AFTER_S = 0.2
 """A call that is shorter than this is not watched for requests to cancel."""
 OUTSIDE = "external"
-"""The signal that a run waits for whose work goes on outside. The outside ends the run instead."""
+"""The signal that a run waits for whose work continues outside. The outside ends the run instead."""
 
 
 class Runs:
@@ -138,7 +138,7 @@ class Runs:
         try:
             process = await self._store.processes.get(run.id)
             if process is not None and process.external_ref is not None:
-                await self._give_back(run.claim)  # its work goes on outside
+                await self._give_back(run.claim)  # its work continues outside
             else:
                 await self._settle(run, abandoned(run, journal, self._runner.owner_id))
         except holdfast.HoldfastError as error:
@@ -173,7 +173,7 @@ class Runs:
     async def _outcome(
         self, handler: Registered, run: Run, journal: Journal, held: Held
     ) -> holdfast.processes.ProcessOutcome:
-        """Return the way in which a run ends now. Raises `Suspended` if it goes on later."""
+        """Return the way in which a run ends now. Raises `Suspended` if it continues later."""
         process = run.claim.process
         if journal.cancel is not None:
             return cancelled(journal, None)
@@ -305,7 +305,7 @@ class Runs:
             log_event("worker", WARNING, message, error_class=type(error).__name__)
 
     async def _continue(self, handler: Registered, run: Run, journal: Journal, over: Continued) -> None:
-        """End a run and start the one that goes on for it, unless the run was asked to cancel meanwhile.
+        """End a run and start the one that continues it, unless the run was asked to cancel meanwhile.
 
         A refusal, such as of arguments that cannot be stored, fails the attempt.
         """
@@ -393,7 +393,7 @@ def abandoned(run: Run, journal: Journal, owner_id: str) -> holdfast.processes.A
 
 
 async def _tell(tx: holdfast.Store, parent: str | None, child_id: str) -> None:
-    """Tell a parent that its child has ended, or the run that went on for the parent meanwhile."""
+    """Tell a parent that its child has ended, or the run that continued the parent meanwhile."""
     while parent is not None:
         try:
             await tx.events.signal(parent, CHILD_ENDED, child_id, replay_key=f"child:{child_id}")

@@ -147,7 +147,7 @@ class _Replaying:
         unasked = self._unasked()
         if not unasked and not isinstance(self._process.outcome, holdfast.processes.Completed):
             return []
-        goes_on = "the record goes on without it" if unasked else "the run ended without it"
+        goes_on = "the record continues without it" if unasked else "the run ended without it"
         kind: DifferenceKind = "other end" if self._journal.missing is None else "not recorded"
         hint = "" if self._journal.missing is None else ": the code is new, or the step failed and the error was caught"
         return [
@@ -295,7 +295,7 @@ def _short(value: Any) -> str:
 
 def _said(outcome: holdfast.processes.ProcessOutcome | None) -> str:
     if outcome is None:
-        return "that the run goes on"
+        return "that the run continues"
     if isinstance(outcome, holdfast.processes.Completed):
         return "that it completed"
     return f"{type(outcome).__name__}: {_short(outcome.message)}"

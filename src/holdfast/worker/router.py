@@ -27,7 +27,7 @@ class Router(Duty):
         self._logged: set[tuple[str, str]] = set()
 
     async def act(self) -> bool:
-        """Start the runs of one page of deliveries. Return False if there are none that could be started."""
+        """Start the runs of one page of deliveries. Return False if none could be started."""
         settled = 0
         after: str | None = None
         self._is_hurt = False

@@ -57,7 +57,7 @@ class Run:
         self.in_memory_ms = IN_MEMORY_MS
         self.in_thread: InThread = asyncio.to_thread
         self.left_calls: list[asyncio.Future[Any]] = []
-        """Steps in threads that went on after the handler was cancelled, or did not wait for them any longer."""
+        """Steps in threads that continued after the handler was cancelled, or did not wait for them any longer."""
         self.check_start: Callable[[str, str, Any], None] | None = None
         """Refuses arguments that do not fit the handler of a run, if the worker has it."""
         self.wrap_branch: Callable[[Awaitable[Any]], Awaitable[Any]] = lambda branch: branch
@@ -101,7 +101,7 @@ class Run:
         """The part of the run's journal that the handler has got to, and the limits of the whole.
 
         It is the same whenever the handler runs again, so that the handler may decide by it. Signals that were not
-        taken are not in it. `continue_as_new` goes on with an empty journal.
+        taken are not in it. `continue_as_new` continues with an empty journal.
         """
         return self.steps.use
 
@@ -218,7 +218,7 @@ class Run:
         self.steps.suspend(Suspended(due_at_ms, wait, waits))
 
     def continue_as_new(self, args: Any = None, *, version: str | None = None) -> NoReturn:
-        """End this run, and go on as a new one with these arguments and an empty journal, in one transaction.
+        """End this run, and continue as a new one with these arguments and an empty journal, in one transaction.
 
         The new run has the wake target, the parent, the signals that this one did not take, and the children that have
         not ended: `run.children` lists them there, and `run.child(id)` is a handle on one. `result` of this run is that
@@ -232,7 +232,7 @@ class Run:
         raise Continued(given, version)
 
     async def gather(self, *branches: Awaitable[Any]) -> list[Any]:
-        """Run branches side by side. If some of them sleep, the run sleeps once no other branch can go on.
+        """Run branches side by side. If some of them sleep, the run sleeps once no other branch can continue.
 
         A branch that fails, or continues the run as a new one, does so once the other branches have ended or sleep.
         """
@@ -286,9 +286,9 @@ class Run:
         self.steps.tasks = weakref.WeakSet([self.steps.task])
 
     def _require_own_task(self, call: str) -> None:
-        """Refuse a call in a task of the handler's own: a wait there would let the run sleep while the others go on.
+        """Refuse a call in a task of the handler's own: a wait there would let the run sleep while the others continue.
 
-        And calls without a name are told apart by their order, which is not always the same between tasks.
+        And calls without a name are distinguished by their order, which is not always the same between tasks.
         """
         if not self.steps.is_in_own_task:
             raise holdfast.InvalidRequest(
@@ -332,8 +332,8 @@ class Run:
         """Wait for a signal and return its payload: each is taken once, in order. `TimeoutError` if none comes in time.
 
         Meanwhile the run is suspended and holds no worker. Send it with `store.events.signal(run_id, name, payload)`.
-        If the handler declares a type for it, the payload comes as a value of that. A signal that is none is rejected:
-        that is recorded with the reason, `run_facts` lists it, and the run waits for the next one.
+        If the handler declares a type for it, the payload comes as a value of that type. A signal that does not fit is
+        rejected: the run records the reason, `run_facts` lists it, and the run waits for the next one.
         """
         self._require_own_task("run.signal")
         self.steps.require_outside("run.signal")
@@ -421,7 +421,7 @@ class Run:
             raise holdfast.InvalidRequest("declared", problem) from error
 
     async def _outcome_of(self, child_id: str) -> holdfast.processes.ProcessOutcome | None:
-        """Return the outcome of a run or of the one that went on for it, None if that has not ended."""
+        """Return the outcome of a run or of the one that continued it, None if that has not ended."""
         process = await newest_run(self._store, child_id)
         if process is None:
             raise holdfast.UnknownProcess(child_id)

@@ -25,7 +25,7 @@ class Suspended(BaseException):
 
 
 class Continued(BaseException):
-    """Ends the call of a handler whose run goes on as a new one. Not an `Exception`, like `Suspended`."""
+    """Ends the call of a handler whose run continues as a new one. Not an `Exception`, like `Suspended`."""
 
     def __init__(self, args: Any, version: str | None) -> None:
         super().__init__("the run continues as a new one")
@@ -37,7 +37,7 @@ class StepConflict(holdfast.Conflict):
     """The handler does not ask for what its run has recorded: its code has changed, or it is not deterministic.
 
     Give changed code a new version. Take what may differ at each call from steps, `run.now()` and `run.uuid()`. The run
-    is held meanwhile: it loses no attempt, and goes on once a worker has code that fits.
+    is held meanwhile: it loses no attempt, and continues once a worker has code that fits.
     """
 
     def __init__(self, process_id: str, name: str, problem: str) -> None:
@@ -70,12 +70,12 @@ class StepFailed(Exception):
 
 
 class JournalFull(holdfast.Conflict):
-    """The journal of a run has no room for another step. Nothing was called. `run.continue_as_new(args)` goes on."""
+    """The journal of a run has no room for another step. Nothing was called. `run.continue_as_new(args)` continues."""
 
     def __init__(self, process_id: str, name: str, has: str) -> None:
         super().__init__(
             f"run {process_id!r}, step {name!r}: the journal {has}: call run.continue_as_new(args) before that, which "
-            "goes on with an empty journal"
+            "continues with an empty journal"
         )
         self.process_id = process_id
         self.name = name

@@ -99,7 +99,7 @@ class Runner:
 
     @property
     def is_finishing(self) -> bool:
-        """True from the moment at which the worker is told to stop: from then on it claims nothing."""
+        """True once the worker is asked to stop: from then on it claims nothing."""
         return self._stopping.is_set()
 
     def give_up_overdue(self) -> None:
@@ -130,7 +130,7 @@ class Runner:
         self._keeper.drop(held)
 
     def forgive(self, held: Held, name: str) -> None:
-        """Go on after the cancel of a call whose claim was lost."""
+        """Continue after the cancel of a call whose claim was lost."""
         task = asyncio.current_task()
         assert task is not None
         task.uncancel()

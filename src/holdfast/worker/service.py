@@ -32,7 +32,7 @@ LEAST_THREADS = 32
 
 
 class Service:
-    """Opens the store, and claims and runs work until it is told to stop."""
+    """Opens the store, and claims and runs work until it is stopped."""
 
     def __init__(
         self,

@@ -214,7 +214,7 @@ class Steps:
         return found
 
     def note_failure(self, name: str, facts: dict[str, Any]) -> None:
-        """Note a step that failed without a further attempt. It is recorded if the handler goes on without it."""
+        """Note a step that failed without a further attempt. It is recorded if the handler continues without it."""
         record = f"{RETRIED}{name}:{len(self.journal.retried.get(name, ())) + 1}"
         self._failed[record] = (_BRANCH.get(), self._task(), facts)
         self.reach(record, size_of({"name": record, **facts}))
@@ -314,7 +314,7 @@ class StepCall:
         return self._steps.journal.failed[self.name] + len(self._failures) + 1
 
     def next_attempt_at_ms(self) -> int | None:
-        """Return the time of the next attempt, None if it is the first. Raises the last error if there is none."""
+        """Return the time of the next attempt, None before the first. Raises the last error after the last attempt."""
         if not self._failures:
             return None
         last = self._failures[-1]
@@ -444,7 +444,7 @@ def _facts_of(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> di
 
 
 def hash_of(given: Any) -> str | None:
-    """Return a hash of arguments, None if they are no document and so not comparable."""
+    """Return a hash of arguments, None if they are not a document and so not comparable."""
     import hashlib  # at its first use, because OpenSSL comes with it
 
     try:

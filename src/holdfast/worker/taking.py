@@ -163,7 +163,7 @@ class Signals:
         return f"{name!r} that is not a valid {typed_values.name_of(self._type_of(name))}: {error}"
 
     async def _reject(self, name: str, number: int, problem: str) -> None:
-        """Record that a signal does not fit. If the run went on from here before, its code has changed instead."""
+        """Record that a signal does not fit. If the run continued from here before, its code has changed instead."""
         steps = self._run.steps
         if not steps.is_in_branch:
             for later in steps.unasked():

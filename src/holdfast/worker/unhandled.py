@@ -1,6 +1,6 @@
 """Warns of work and runs that wait because neither this worker nor another live one has a handler for their kind.
 
-One look costs the same however much is stored. The next one goes on where it ended, so that each kind is found in time.
+A search costs the same however much is stored. The next one resumes where it ended, so that it finds each kind in time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def unhandled(
 ) -> tuple[Counter[str], str | None]:
     """Count ready batches of other kinds, by kind, in the next sessions that have ready work.
 
-    Also return the place at which the next look goes on, None for the beginning.
+    Also return the place at which the next search resumes, None for the beginning.
     """
     found: Counter[str] = Counter()
     now_ms = await store.now_ms()
@@ -50,7 +50,7 @@ async def unhandled_runs(
 ) -> tuple[Counter[tuple[str, str]], str | None]:
     """Count runs of other kinds or versions that no worker has begun, among the next processes that run.
 
-    Also return the place at which the next look goes on, None for the beginning.
+    Also return the place at which the next search resumes, None for the beginning.
     """
     found: Counter[tuple[str, str]] = Counter()
     seen = 0

@@ -145,7 +145,7 @@ class Work:
             log_event("worker", WARNING, "%(handler)s returned a value, which is dropped", handler=handler.name)
 
     async def _complete(self, held: Held, *, goes_on: Callable[[], bool]) -> Claimed[holdfast.WorkClaim] | None:
-        """Settle a job whose handler has returned, and take the next one in the same trip if the slot goes on."""
+        """Settle a job whose handler has returned, and take the next one in the same trip if the slot continues."""
         runner = self._runner
         if goes_on():
             sent_s = time.monotonic()
@@ -166,7 +166,7 @@ class Work:
     async def _fail(self, handler: Registered, held: Held, error: BaseException) -> None:
         """Record a failed attempt. The work waits for its next one, or is a dead letter.
 
-        Work that joined a turn has attempts of its own: it goes on though the first message has none left.
+        Work that joined a turn has attempts of its own: it continues though the first message has none left.
         """
         claim = _work(held)
         batch = claim.batches[0]

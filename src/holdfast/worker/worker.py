@@ -18,12 +18,12 @@ Limits = tuple[int | None, int | None]
 
 
 class Worker:
-    """Runs your handlers on the work in a store, until it is told to stop.
+    """Runs your handlers on the work in a store, until it is stopped.
 
     `concurrency` calls run at once. A claim lives `lease_s` seconds after the worker died, and its work is then taken
     over. On SIGTERM or Ctrl-C the worker claims no more, lets running calls finish for `grace_s` seconds, and gives the
     rest back. Every `housekeeping_s` seconds one worker of all collects garbage, and prunes as `prune` says, else not.
-    `observe` is told of every operation, as in `holdfast.open`.
+    `observe` receives every operation, as in `holdfast.open`.
 
     >>> worker = holdfast.Worker("agent.db")
     >>> @worker.turn
@@ -186,7 +186,7 @@ class Worker:
 
         `recovery` says what happens when a worker was lost in the middle of a call: `rerunnable` calls the handler
         again; `owner_bound` ends the run as abandoned, with evidence; so does `external`, unless the run has an
-        external reference: then its work goes on outside, and the outside ends it.
+        external reference: then its work continues outside, and the outside ends it.
 
         `signals` declares the signals that the handler takes, by name, or by name and type of the payload. From its
         first claim on, another signal to the run is refused with `UndeclaredSignal`. Without it, a run takes any.

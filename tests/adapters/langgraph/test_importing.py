@@ -1,4 +1,4 @@
-"""Threads of a SqliteSaver file are taken over whole, go on where they were, and nothing is built of hostile data."""
+"""An import takes over whole threads of a SqliteSaver file, and builds nothing of hostile data."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def listed(saver: Any, name: str) -> list[Any]:
     ]
 
 
-def test_every_checkpoint_and_write_is_taken_over_and_the_thread_goes_on(url: str, path: Path) -> None:
+def test_every_checkpoint_and_write_is_taken_over_and_the_thread_continues(url: str, path: Path) -> None:
     with holdfast.open_blocking(url) as store, HoldfastSaver(store) as ours:
         report = import_threads(store, path)
         assert (len(report.threads), report.already_there, report.refused) == (4, 0, {})
@@ -122,7 +122,7 @@ def change(path: Path, changed: Callable[[bytes], bytes], *, kind: str = "msgpac
     ],
     ids=["pickle", "garbage", "no map"],
 )
-def test_hostile_data_is_refused_and_the_other_threads_go_on(
+def test_hostile_data_is_refused_and_the_other_threads_continue(
     tmp_path: Path, path: Path, kind: str, data: bytes, problem: str
 ) -> None:
     change(path, lambda _: data, kind=kind)

@@ -68,7 +68,7 @@ def value_of(saver: HoldfastSaver, id: str | None = None, *, thread: str = "t1")
 # ---------------------------------------------------------------------------- graphs
 
 
-def test_a_conversation_goes_on_after_a_restart(lasting_url: str) -> None:
+def test_a_conversation_continues_after_a_restart(lasting_url: str) -> None:
     with HoldfastSaver(lasting_url) as saver:
         chat_graph(saver).invoke(hello("hi"), THREAD)
     with HoldfastSaver(lasting_url) as saver:
@@ -245,7 +245,9 @@ def test_a_pruned_thread_keeps_its_newest_state_and_nothing_else(url: str) -> No
 
 
 @pytest.mark.parametrize("late", ["checkpoint", "write"])
-def test_what_comes_while_a_thread_is_pruned_is_kept(url: str, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+def test_checkpoints_that_arrive_while_a_thread_is_pruned_are_kept(
+    url: str, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
     with holdfast.open_blocking(url) as store, HoldfastSaver(store) as saver, HoldfastSaver(store) as other:
         for number in range(1, 4):
             put(saver, str(number), str(number - 1) if number > 1 else None, a=f"{number}" * 500)

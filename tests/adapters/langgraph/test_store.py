@@ -64,7 +64,7 @@ def test_every_answer_is_that_of_the_store_in_memory(url: str, seed: int) -> Non
 
 
 def _with_items(store: InMemoryStore) -> InMemoryStore:
-    """Drop namespaces that deletions have emptied, which the store in memory goes on to list."""
+    """Drop namespaces that deletions have emptied, which the store in memory continues to list."""
     for place in [place for place, items in store._data.items() if not items]:
         del store._data[place]
     return store

@@ -60,7 +60,7 @@ def test_sessions_are_taken_over_and_a_second_run_adds_what_is_new(tmp_path: Pat
     assert items_at(lasting_url, "b") == [user("hi"), user("more")]
 
 
-def test_an_interrupted_import_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_import_continues(tmp_path: Path) -> None:
     source = tmp_path / "sessions.db"
     fill(source, "a", [user(number) for number in range(1_500)])
     with holdfast.open_blocking(tmp_path / "agent.db") as store:
@@ -75,7 +75,7 @@ def test_an_interrupted_import_goes_on(tmp_path: Path) -> None:
         assert len(session.messages()) == 1_500
 
 
-def test_a_session_that_differs_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_session_that_differs_is_refused_and_the_others_continue(tmp_path: Path) -> None:
     source = tmp_path / "sessions.db"
     fill(source, "a", [user("theirs")])
     fill(source, "b", [user("hi")])

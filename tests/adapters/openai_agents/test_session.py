@@ -358,7 +358,7 @@ def test_items_have_a_kind_of_their_own() -> None:
     assert ITEM == "openai-agents.item"
 
 
-def test_too_many_items_and_a_damaged_run_state_are_told(url: str) -> None:
+def test_too_many_items_and_a_damaged_run_state_are_reported(url: str) -> None:
     async def body(session: HoldfastSession) -> None:
         store = await session._source.store()
         with pytest.raises(holdfast.InvalidRequest, match=r"^items: has 10001 items, the limit is 10000"):

@@ -41,7 +41,7 @@ def test_a_call_that_ends_while_another_thread_closes_leaves_it_to_finish(clean_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_a_close_that_was_interrupted_goes_on_and_can_be_repeated(clean_postgres_url: str) -> None:
+def test_a_close_that_was_interrupted_continues_and_can_be_repeated(clean_postgres_url: str) -> None:
     store = holdfast.open_blocking(clean_postgres_url)
     backend: Any = store._backend
     store.sessions.create("chat")

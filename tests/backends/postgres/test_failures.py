@@ -512,7 +512,7 @@ def test_a_statement_whose_caller_was_cancelled_ends_at_the_server_and_writes_no
 
 @pytest.mark.parametrize("lent", [False, True], ids=["pooler", "lent pool"])
 @pytest.mark.parametrize("call", ["commit", "history", "load"])
-def test_every_operation_on_connections_that_are_not_ours_has_the_limits_of_the_options(
+def test_every_operation_on_lent_connections_has_the_limits_of_the_options(
     clean_postgres_url: str, lent: bool, call: str
 ) -> None:
     async def body() -> None:
@@ -648,7 +648,9 @@ def test_without_a_clock_the_servers_is_used(open_store: Any, administrator: Any
     ],
     ids=repr,
 )
-def test_every_error_of_the_driver_becomes_one_of_ours(error: Exception, expected: type, kind: FailureKind) -> None:
+def test_every_error_of_the_driver_becomes_a_holdfast_error(
+    error: Exception, expected: type, kind: FailureKind
+) -> None:
     found = translated(error, "host/db")
     assert type(found) is expected
     assert found.outcome == "not_applied"

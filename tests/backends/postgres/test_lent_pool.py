@@ -1,4 +1,4 @@
-"""Losing a connection of the caller's pool during a write does no more harm than losing one of ours.
+"""Losing a connection of the caller's pool during a write has the effects of losing one of the store's own pool.
 
 The pool takes a lost connection back at once, and from then on the driver refuses every call on it.
 """

@@ -1,4 +1,4 @@
-"""A lost answer of a call on a run: it is applied once, and its caller gets the answer or is told of the doubt."""
+"""A lost answer of a call on a run: it is applied once, and its caller gets the answer or `unknown`."""
 
 from __future__ import annotations
 

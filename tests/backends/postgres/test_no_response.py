@@ -153,7 +153,7 @@ def test_a_turn_without_an_id_is_in_doubt_and_nothing_that_was_seen_is_trusted(
     [("gather_view", load()), ("list_revisions", history()), ("insert_session", create("new"))],
     ids=["view", "read", "write"],
 )
-def test_what_left_no_trace_is_done_on_another_connection(
+def test_a_call_without_effect_is_repeated_on_another_connection(
     open_mutable: Callable[..., Mutable], statement: str, call: Call, lent: bool
 ) -> None:
     mutable = open_mutable(lent=lent)

@@ -206,7 +206,7 @@ BEFORE = Origin(started_us=1, database=10, table=100, timeline="00000001", flush
         (BEFORE._replace(table=None), None, ""),
     ],
 )
-def test_what_answers_now_is_compared_with_what_answered_before(
+def test_the_server_that_answers_is_compared_with_the_one_before(
     after: Origin, level: str | None, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -219,7 +219,7 @@ def test_what_answers_now_is_compared_with_what_answered_before(
     assert all(words in text for _, text in messages(caplog))
 
 
-def test_calls_that_are_spread_over_two_servers_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_that_are_spread_over_two_servers_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     other, changes = BEFORE._replace(started_us=2, timeline="00000002", flushed=5_000), []
     watch = ServerWatch(lambda: changes.append(None))

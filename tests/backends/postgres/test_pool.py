@@ -76,7 +76,7 @@ def test_a_connection_has_one_user_and_there_are_never_more_than_allowed() -> No
     asyncio.run(one_at_a_time())
 
 
-def test_a_caller_that_waits_too_long_gets_a_pool_timeout_and_others_go_on() -> None:
+def test_a_caller_that_waits_too_long_gets_a_pool_timeout_and_others_continue() -> None:
     async def body() -> None:
         pool = pool_of(Maker(), max_connections=1, acquire_timeout_ms=30)
         held = await pool.acquire()
@@ -188,7 +188,7 @@ def test_connections_without_a_limit_are_kept() -> None:
 
 
 @pytest.mark.parametrize("pooler", ["none", "transaction"])
-def test_timeouts_that_are_none_limit_nothing(clean_postgres_url: str, pooler: Any) -> None:
+def test_timeouts_of_none_limit_nothing(clean_postgres_url: str, pooler: Any) -> None:
     options = PostgresOptions(
         idle_timeout_ms=None, max_lifetime_ms=None, lock_timeout_ms=None, statement_timeout_ms=None, pooler=pooler
     )

@@ -1,4 +1,4 @@
-"""Behind a transaction pooler, no state of ours outlives a transaction (see `strict_pooler.py`)."""
+"""Behind a transaction pooler, no connection state outlives a transaction (see `strict_pooler.py`)."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ LATE: dict[str, tuple[Callable[[Store, int], Awaitable[Held]], Late]] = {
 
 @pytest.mark.parametrize("where", ["the same store", "another store", "a caller's transaction"])
 @pytest.mark.parametrize("call", LATE)
-def test_what_expired_while_a_call_waited_for_it_is_refused(ground: Ground, call: str, where: str) -> None:
+def test_a_claim_that_expired_while_a_call_waited_for_it_is_refused(ground: Ground, call: str, where: str) -> None:
     check_that_what_expired_is_refused(ground, call, where)
 
 

@@ -255,7 +255,7 @@ async def check_a_turn_that_runs(servers: Replicated) -> None:
             await revision(store.reading(after=receipt, wait_ms=SHORT_MS), "runs")
         await transaction.commit()
         patient = store.reading(after=receipt, wait_ms=LONG_MS, fall_back=False)
-        assert await revision(patient, "runs") == receipt.revision, "a transaction that goes on holds up no reader"
+        assert await revision(patient, "runs") == receipt.revision, "a transaction that continues holds up no reader"
         await older.execute("ROLLBACK")
 
 
@@ -365,7 +365,7 @@ def test_the_primary_answers_while_the_replica_is_away(servers: Replicated, capl
     asyncio.run(case())
 
 
-def test_reads_go_on_while_the_primary_is_away(servers: Replicated) -> None:
+def test_reads_continue_while_the_primary_is_away(servers: Replicated) -> None:
     async def case() -> None:
         async with servers.open() as store:
             receipt = await commit(store, "headless")

@@ -55,7 +55,7 @@ def test_a_position_that_a_failover_lost_is_unknown() -> None:
                 with pytest.raises(holdfast.errors.UnknownPosition) as refused:
                     await config(store.reading(after=lost, wait_ms=SHORT_MS, fall_back=fall_back))
                 assert (refused.value.position, refused.value.retryable) == (lost.position, False)
-            # Once its number is assigned again, the loss cannot be told. Every remaining row up to it is shown.
+            # Once its number is assigned again, the loss cannot be noticed. Every remaining row up to it is shown.
             number = int(lost.position.rpartition(".")[2])
             while int(await connection.fetchval("SELECT pg_current_xact_id()::text")) < number:
                 continue
@@ -101,7 +101,7 @@ def test_a_replica_that_was_promoted_does_not_answer(caplog: pytest.LogCaptureFi
 
 
 def check_a_replica_that_was_promoted() -> None:
-    """The primary goes on, and both servers assign the same numbers to different transactions."""
+    """The primary continues, and both servers assign the same numbers to different transactions."""
 
     async def case(servers: Replicated) -> None:
         async with servers.open() as store:

@@ -131,7 +131,7 @@ def test_a_callers_transaction_is_refused_and_keeps_its_setting(tenant: str, pos
     asyncio.run(case(postgres_database.url, ROLE))
 
 
-def test_policies_that_do_not_apply_to_the_role_are_no_obstacle(tenant: str, postgres_database: Any) -> None:
+def test_policies_that_do_not_apply_to_the_role_are_accepted(tenant: str, postgres_database: Any) -> None:
     alter(postgres_database.administrator, "ENABLE ROW LEVEL SECURITY", table_names())
     with holdfast.open_blocking(postgres_database.url) as store:
         assert store.sessions.handle("chat").load().revision == 1

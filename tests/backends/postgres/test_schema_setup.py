@@ -65,7 +65,7 @@ def test_replaying_every_migration_ends_in_the_schema(postgres_database: Any, ad
     assert administrator.rows(SHAPE, "other_replayed") == administrator.rows(SHAPE, "other_whole")
 
 
-def test_what_ddl_prints_makes_a_schema_that_opens_without_any_right_to_change_it(
+def test_the_output_of_ddl_makes_a_schema_that_opens_without_any_right_to_change_it(
     postgres_database: Any, open_store: Any, administrator: Any
 ) -> None:
     postgres_database.empty()
@@ -160,7 +160,7 @@ def test_a_migration_that_fails_leaves_nothing(
 
 
 @pytest.mark.parametrize("schema", ["", "Holdfast", "a b", "a;b", "1a", "a" * 64, "pg_mine", 'a"b', 7, None])
-def test_a_schema_name_that_is_no_plain_identifier_is_refused(clean_postgres_url: str, schema: Any) -> None:
+def test_a_schema_name_that_is_not_a_plain_identifier_is_refused(clean_postgres_url: str, schema: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"options\.schema"):
         holdfast.open_blocking(clean_postgres_url, options=PostgresOptions(schema=schema))
 

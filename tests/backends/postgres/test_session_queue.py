@@ -47,7 +47,7 @@ def test_a_caller_waits_only_in_the_queue_of_its_own_session(loop: EventLoop) ->
     loop.drive(run())
 
 
-@pytest.mark.parametrize("served", [False, True], ids=["before his turn", "in the moment of his turn"])
+@pytest.mark.parametrize("served", [False, True], ids=["before its turn", "in the moment of its turn"])
 def test_a_caller_that_gives_up_does_not_hold_up_those_behind(loop: EventLoop, served: bool) -> None:
     async def run() -> None:
         queue, went = SessionQueue(), list[int]()

@@ -461,7 +461,7 @@ def test_an_afterword_to_a_process_that_was_pruned_and_lived_again_is_judged_by_
     assert isinstance(world.act(append("afterword")), holdfast.InvalidRequest)
 
 
-def test_an_event_of_a_process_that_was_told_to_forget_its_session_wakes_no_session(world: World) -> None:
+def test_an_event_of_a_process_without_its_session_wakes_no_session(world: World) -> None:
     world.see(register(wake_target=holdfast.Scope("chat")), append("news"))
     world.change(lambda store: store.processes.forget_session("chat"))
     receipt = world.act(append("news"))
@@ -533,7 +533,7 @@ def test_nothing_is_remembered_of_a_step_that_was_taken_back(
 
 
 @pytest.mark.parametrize("what", ["turn", "event", "lease"])
-def test_what_was_remembered_before_a_step_that_was_taken_back_still_holds(
+def test_values_remembered_before_a_step_that_was_rolled_back_still_hold(
     world: World, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     def take(store: Store) -> Awaitable[Any]:

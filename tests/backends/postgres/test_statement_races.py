@@ -494,7 +494,7 @@ def test_of_eight_exclusive_claimers_one_claims_while_work_becomes_available(fie
         assert kinds(field.race(0, [claim] * RACERS))["WorkClaim"] == 1
 
 
-def test_no_turn_goes_on_from_a_leaf_that_is_hidden_while_it_waits(field: Field) -> None:
+def test_no_turn_continues_from_a_leaf_that_is_hidden_while_it_waits(field: Field) -> None:
     """The tombstone waits for the session's row first, then the turns: their snapshots still show the leaf."""
     leaf = field.do(commit(graph=holdfast.Append([holdfast.Node(payload=0)]))).leaf
     answers: Counter[str] = Counter()

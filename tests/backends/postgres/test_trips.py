@@ -104,7 +104,7 @@ def open_measured(
 
     async def nothing(notifier: Notifier, payload: str) -> None: ...
 
-    # A notification that needs its own transaction cannot be told from the call that it follows.
+    # A notification that needs its own transaction cannot be distinguished from the call that it follows.
     monkeypatch.setattr(Notifier, "_try_to_send", nothing)
 
     def open_one(**options: Any) -> Measured:
@@ -353,7 +353,7 @@ def test_work_that_was_enqueued_before_is_found_in_one_trip(measured: Measured) 
     assert measured.refusal(enqueue(source_key="k", payloads=[2]), SourceKeyConflict) == ENQUEUE
 
 
-def test_work_is_claimed_in_one_trip_and_so_is_none(measured: Measured) -> None:
+def test_a_claim_is_one_trip_with_and_without_work(measured: Measured) -> None:
     measured.warm(enqueue("warm"), claim("warm"), enqueue(), enqueue())
     assert measured.trips(claim()) == CLAIM
     assert measured.trips(claim()) == CLAIM
@@ -481,7 +481,7 @@ def test_the_wire_counts_what_the_backend_counts(measured: Measured) -> None:
     assert measured.backend.statements_run - before in (len(trips), len(trips) + 1), "a notification may come with it"
 
 
-# Connections that are not ours.
+# Connections of the caller.
 
 
 def test_behind_a_pooler_every_statement_is_prepared_anew_in_a_transaction(

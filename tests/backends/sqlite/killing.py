@@ -78,7 +78,7 @@ def main(folder: Path, what: str) -> None:
         found = version_of(path)
         assert found in {before, schema_setup.SCHEMA_VERSION}, f"statement {kills}: half of version {found}"
         with holdfast.open_blocking(path, options=QUICK) as store:
-            # The next release has indexes that this one does not know; that is no damage.
+            # The next release has indexes that this one does not know; they are not damage.
             assert [one for one in store.maintenance.verify().findings if "not declared" not in one.problem] == []
             if what == "upgrade":
                 view = store.sessions.handle("chat").load()

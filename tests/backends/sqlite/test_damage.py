@@ -65,7 +65,7 @@ def test_a_path_with_a_missing_parent_is_corrupt(store: Any) -> None:
         store.ask("read_path", (1 << 32) + 4, None)
 
 
-def test_refs_that_are_no_list_are_corrupt_and_nothing_is_collected(store: Any) -> None:
+def test_refs_that_are_not_a_list_are_corrupt_and_nothing_is_collected(store: Any) -> None:
     made = store.call("insert_session", r.SessionRow(0, "s", 1, 0, 1, 0, 0, b"[]", 1))
     revision = r.RevisionRow(1, 1, 1, None, None, 0, 0, None, None, None, b"[", b"{}", 1)
     plan = r.CommitPlan(session=made, revision=revision, blobs=(r.BlobRow("x", "raw", 1, b"x"),))
@@ -134,7 +134,9 @@ def test_damaged_pages_are_corrupt_for_readers_and_writers(open_store: Any, path
         (apsw.MisuseError, HoldfastError),
     ],
 )
-def test_every_error_of_the_driver_becomes_one_of_ours(path: Path, error: type[apsw.Error], expected: type) -> None:
+def test_every_error_of_the_driver_becomes_a_holdfast_error(
+    path: Path, error: type[apsw.Error], expected: type
+) -> None:
     found = translated(error("why"), str(path))
     assert str(found).count("restore it from a backup") == (expected is Corrupt)
     assert type(found) is expected

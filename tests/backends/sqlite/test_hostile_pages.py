@@ -147,7 +147,7 @@ def test_a_count_that_does_not_end_says_why(tmp_path: Path) -> None:
     with holdfast.open_blocking(path) as store:
         with pytest.raises(holdfast.Corrupt, match="beyond what a file of this size can hold"):
             store.maintenance.stats()
-        assert store.sessions.handle("chat").load() is not None, "the store goes on"
+        assert store.sessions.handle("chat").load() is not None, "the store continues"
         found = {finding.table for finding in store.maintenance.verify().findings}
     assert found == {"database", "sessions"}
 

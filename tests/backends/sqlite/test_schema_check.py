@@ -99,7 +99,7 @@ def test_a_view_in_the_place_of_a_table_is_refused(path: Path, name: str) -> Non
         holdfast.open_blocking(path).close()
 
 
-def test_what_a_caller_adds_to_the_file_stays(path: Path) -> None:
+def test_tables_that_a_caller_adds_to_the_file_stay(path: Path) -> None:
     change(
         path,
         "CREATE INDEX by_name ON sessions (name, owner DESC)",

@@ -109,7 +109,7 @@ def test_every_table_is_strict_and_every_table_is_dumped(store: Any) -> None:
     ],
     ids=repr,
 )
-def test_a_file_that_is_not_ours_is_refused_and_left_as_it_was(
+def test_a_foreign_file_is_refused_and_left_as_it_was(
     open_store: Any, path: Path, statements: list[str], expected: type[HoldfastError]
 ) -> None:
     before = foreign(path, *statements)
@@ -289,7 +289,7 @@ def test_a_url_that_others_read_differently_is_refused_with_both_spellings(
         assert f"write {relative} for the first, {absolute} for the second" in caught.value.message
 
 
-def test_what_may_be_a_password_is_not_repeated() -> None:
+def test_possible_passwords_are_not_repeated() -> None:
     with pytest.raises(holdfast.InvalidRequest) as caught:
         holdfast.open_blocking("sqlite://ada:secret@host/x.db")
     assert "secret" not in caught.value.message

@@ -130,7 +130,7 @@ def test_a_database_of_another_program_that_is_refused_keeps_the_lock_that_is_he
     assert result.returncode == 0, result.stderr
 
 
-# ---------------------------------------------------------------------------- the store goes on beside it
+# ---------------------------------------------------------------------------- the store continues beside it
 
 OTHER = """
 import sys, holdfast

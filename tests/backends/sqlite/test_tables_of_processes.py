@@ -62,7 +62,7 @@ def test_a_process_that_was_just_read_is_saved_with_whatever_changed(store: Any,
     assert store.connection.pragma("integrity_check") == "ok"
 
 
-def test_what_a_transaction_changed_beside_the_row_that_it_read_is_overwritten_too(store: Any) -> None:
+def test_changes_beside_the_row_that_a_transaction_read_are_overwritten_too(store: Any) -> None:
     async def change(tx: Any) -> None:
         found = await tx.find_process("a")
         await tx.put_off_run("a", 99)

@@ -168,7 +168,7 @@ def test_each_of_several_damaged_rows_is_named_and_all_others_are_still_checked(
         assert store.maintenance.verify().checked_nodes == 445
 
 
-def test_what_belongs_to_a_session_that_cannot_be_read_is_checked_all_the_same(seeded: Path) -> None:
+def test_rows_of_an_unreadable_session_are_checked_all_the_same(seeded: Path) -> None:
     x = "(SELECT session_key FROM sessions WHERE session_id = 'x')"
     path = damaged(
         seeded,
@@ -216,7 +216,7 @@ def test_rows_that_cannot_be_read_without_end_are_given_up(tmp_path: Path) -> No
         report = store.maintenance.verify()
     assert report.checked_nodes == 100
     assert len(report.findings) == 501
-    assert report.findings[-1].problem == "what comes behind these rows was not looked at"
+    assert report.findings[-1].problem == "the rows after these were not checked"
 
 
 def test_damaged_pages_are_found_and_verification_ends(tmp_path: Path) -> None:

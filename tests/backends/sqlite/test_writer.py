@@ -99,7 +99,7 @@ def test_a_refused_first_member_leaves_no_trace_either(store: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), SystemExit(1), GeneratorExit()], ids=repr)
-def test_whatever_an_operation_raises_reaches_its_caller_and_the_writer_goes_on(store: Any, error: Any) -> None:
+def test_any_error_of_an_operation_reaches_its_caller_and_the_writer_continues(store: Any, error: Any) -> None:
     future = store.submit(put_then_raise("a", error))
     assert future.exception(WAIT_S) is error
     assert store.write(put("b")) == "b"
@@ -131,7 +131,7 @@ def test_no_waiter_is_woken_before_the_commit(store: Any) -> None:
 @pytest.mark.parametrize(
     ("failure", "outcome"),
     [(apsw.IOError, "unknown"), (apsw.FullError, "not_applied"), (apsw.BusyError, "not_applied")],
-    ids=["the disk failed", "the disk is full", "somebody is in the way"],
+    ids=["the disk failed", "the disk is full", "the file is locked"],
 )
 def test_a_failed_commit_fails_every_member_and_the_store_works_on(
     store: Any, failure: type[apsw.Error], outcome: str
@@ -311,7 +311,7 @@ def test_a_read_cannot_write(store: Any) -> None:
     assert stored(store) == []
 
 
-def test_a_read_that_finds_no_connection_in_time_is_told_so(open_store: Any) -> None:
+def test_a_read_that_finds_no_connection_in_time_raises_pool_timeout(open_store: Any) -> None:
     store = open_store(readers=1, busy_timeout_ms=20)
 
     async def nested(transaction: Any) -> None:

@@ -124,7 +124,7 @@ def test_an_interrupt_between_two_steps_is_heard_and_the_next_write_works(
         store.write(put("a"))
     writer._runner = runner
     assert stored(store) == left
-    # Watchers are told of a stored write, although its caller was interrupted.
+    # A stored write wakes watchers, although its caller was interrupted.
     assert told == left
     store.write(put("b"))
     assert stored(store) == [*left, "b"]
@@ -273,11 +273,11 @@ backend.drive(backend.close())
 
 
 @with_timers
-def test_an_interrupt_while_watchers_are_told_leaves_none_of_them_asleep(tmp_path: Path) -> None:
+def test_an_interrupt_while_watchers_are_woken_leaves_none_of_them_asleep(tmp_path: Path) -> None:
     assert said_by(INTERRUPTED_WHILE_IT_TELLS, tmp_path / "state.db") == [True, 0]
 
 
-def test_what_a_finalizer_writes_in_the_writers_thread_is_refused_and_not_waited_for(store: Any) -> None:
+def test_a_write_of_a_finalizer_in_the_writers_thread_is_refused_and_not_waited_for(store: Any) -> None:
     answers: list[type[BaseException]] = []
 
     async def finalizing(transaction: Any) -> None:

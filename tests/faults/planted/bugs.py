@@ -366,7 +366,7 @@ def turns_claimed_like_jobs(put: Set) -> None:
 
 
 def calls_cut_off_by_a_shutdown(put: Set) -> None:
-    """A worker that is told to end does not let its calls finish, nor gives their work back."""
+    """A worker that is asked to end does not let its calls finish, nor gives their work back."""
 
     async def finish(self: Any, grace_s: float) -> None:
         for task in self.running:

@@ -150,7 +150,7 @@ class HoldfastTaskStore(TaskStore):
         await settled(self._tasks.write(task, context, None))
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Return a task of the caller, None if there is none."""
+        """Return a task of the caller, or None."""
         stored = await self._tasks.read(task_id, context)
         return None if stored is None else stored.task
 
@@ -206,7 +206,7 @@ class HoldfastVersionedTaskStore(VersionedTaskStore):
                     raise
 
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
-        """Return a task of the caller with its version, None if there is none."""
+        """Return a task of the caller with its version, or None."""
         return await self._tasks.read(task_id, context)
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:

@@ -85,7 +85,7 @@ class HoldfastArtifactService(BaseArtifactService):
         session_id: str | None = None,
         version: int | None = None,
     ) -> types.Part | None:
-        """Return a version of a file, the newest by default; None if there is none. References are followed."""
+        """Return a version of a file, the newest by default, or None. References are followed."""
         place = _Place(app_name, user_id, filename, session_id)
         return await self._load(place, version, MOST_REFERENCES)
 
@@ -137,7 +137,7 @@ class HoldfastArtifactService(BaseArtifactService):
         session_id: str | None = None,
         version: int | None = None,
     ) -> ArtifactVersion | None:
-        """Return the metadata of a version, the newest by default; None if there is none."""
+        """Return the metadata of a version, the newest by default, or None."""
         place = _Place(app_name, user_id, filename, session_id)
         _, found = await self._versions(await self._source.store(), place)
         number = len(found) - 1 if version is None else version

@@ -86,7 +86,7 @@ class HoldfastSessionService(BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
-        """Return a session with its state and events, None if there is none."""
+        """Return a session with its state and events, or None."""
         store = await self._source.store()
         name = session_id.strip()
         last = None if config is None else config.num_recent_events

@@ -1,6 +1,6 @@
 """Takes over the threads of a `SqliteSaver` file. Imports no framework, and builds no object of the stored data.
 
-Checkpoints keep their ids, so that a second run goes on where the first stopped. Nothing is overwritten.
+Checkpoints keep their ids, so that a second run continues where the first stopped. Nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SourceFile:
 
 
 def import_threads(store: holdfast.BlockingStore, path: str | Path) -> ImportReport:
-    """Take over every thread of a file. A thread that cannot be taken over is reported and the others go on.
+    """Take over every thread of a file. A thread that cannot be taken over is reported and the others continue.
 
     Each checkpoint is read back and compared.
 

@@ -250,7 +250,7 @@ class Driver:
         return finished(self._naming(call, self._blocking))
 
     def start(self, call: Callable[[Port], Coroutine[Any, Any, T]]) -> Awaitable[T]:
-        """Run a call for a task. Once it has begun it goes on to its end, even if the task is cancelled."""
+        """Run a call for a task. Once it has begun it continues to its end, even if the task is cancelled."""
         if self._tasks is not None:
             return asyncio.shield(asyncio.ensure_future(self._naming(call, self._tasks)))
         loop = asyncio.get_running_loop()

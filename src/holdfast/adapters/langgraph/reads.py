@@ -26,7 +26,7 @@ async def read_group(port: Port, place: Place, checkpoint_id: str) -> Group:
 
 
 async def read_head(port: Port, place: Place) -> tuple[Known, Found] | None:
-    """Return the checkpoint that was stored last, None if there is none. It comes without its writes."""
+    """Return the checkpoint that was stored last, or None. It comes without its writes."""
     try:
         view = await port.load(place.session_id, at=None, last=1)
     except SessionDeleted:
@@ -38,7 +38,7 @@ async def read_head(port: Port, place: Place) -> tuple[Known, Found] | None:
 
 
 async def read_checkpoint(port: Port, place: Place, checkpoint_id: str | None) -> tuple[Known | None, Found] | None:
-    """Return the head, if it was read, and a checkpoint, by default that with the greatest id. None: there is none."""
+    """Return the head, if it was read, and a checkpoint, by default the one with the greatest id; or None."""
     known: Known | None = None
     if checkpoint_id is None:
         head = await read_head(port, place)

@@ -279,7 +279,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         await self._driver.start(lambda port: self._upkeep.delete_runs(port, run_ids))
 
     def get_next_version(self, current: Any | None, channel: None) -> Any:  # noqa: ARG002 - of the interface
-        """Return the version after one. Threads that came from another saver go on with versions as text."""
+        """Return the version after one. Threads that came from another saver continue with versions as text."""
         if current is None:
             return 1
         if isinstance(current, str):

@@ -242,7 +242,7 @@ class Threads:
     # ------------------------------------------------------------------------ reads
 
     async def get(self, port: Port, place: Place, checkpoint_id: str | None) -> Found | None:
-        """Return a checkpoint, by default the one with the greatest id; None if there is none."""
+        """Return a checkpoint, by default the one with the greatest id, or None."""
         read = await read_checkpoint(port, place, checkpoint_id)
         if read is None:
             return None

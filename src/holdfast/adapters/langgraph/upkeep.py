@@ -35,7 +35,7 @@ class Upkeep:
                     await transaction.delete(place.session_id)
 
     async def copy_thread(self, port: Port, source: str, target: str) -> None:
-        """Copy a thread. Idempotent: a copy that was interrupted goes on when it is called again."""
+        """Copy a thread. Idempotent: a copy that was interrupted continues when it is called again."""
         for place in await places_of(port, source):
             copies = [group async for group in read_groups(port, place)]
             if copies:

@@ -1,7 +1,7 @@
 """Takes over the sessions of a `SQLiteSession` or `AdvancedSQLiteSession` file. Imports no framework.
 
 A session is compared with what the store has of it: a prefix is completed, an equal one is left, any other is refused.
-So a second run goes on where the first stopped, and nothing is imported twice or overwritten.
+So a second run continues where the first stopped, and nothing is imported twice or overwritten.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def import_sessions(
     sessions_table: str = "agent_sessions",
     messages_table: str = "agent_messages",
 ) -> ImportReport:
-    """Take over every session of a file. A session that cannot be taken over is reported and the others go on.
+    """Take over every session of a file. A session that cannot be taken over is reported and the others continue.
 
     A session that is there already is completed if the file has more of it.
     """
@@ -184,7 +184,7 @@ def _nodes(rows: Iterator[tuple[int, str, str | None]], report: ImportReport) ->
 
 
 def _milliseconds(text: Any) -> int | None:
-    """Return a time of SQLite, which is UTC, in milliseconds; None if it is none."""
+    """Return a time of SQLite, which is UTC, in milliseconds, or None if the text is not a time."""
     try:
         moment = datetime.fromisoformat(text)
     except (ValueError, TypeError):

@@ -92,7 +92,7 @@ class HoldfastSession(SessionABC):
             await settled(self._commit(store, self._expected(), holdfast.Append(_nodes(items))))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Take the newest item off the conversation and return it; None if there is none."""
+        """Take the newest item off the conversation and return it, or None."""
         return await settled(self._pop())
 
     async def clear_session(self) -> None:
@@ -143,7 +143,7 @@ class HoldfastSession(SessionABC):
         await settled(self._commit(store, None, Unchanged(), usage=[usage]))
 
     async def get_session_usage(self) -> dict[str, int] | None:
-        """Return the tokens of all runs that were stored with `store_run_usage`; None if there are none."""
+        """Return the tokens of all runs that were stored with `store_run_usage`, or None."""
         view = await self._load(0)
         ledger = () if view is None else view.ledger
         if not ledger:
@@ -162,7 +162,7 @@ class HoldfastSession(SessionABC):
         await settled(self._commit(store, None, Unchanged(), checkpoint=checkpoint))
 
     async def load_run_state(self, agent: Any, **options: Any) -> RunState[Any, Any] | None:
-        """Return the interrupted run that was stored last, None if there is none. Options are `from_string`'s."""
+        """Return the interrupted run that was stored last, or None. Options are `from_string`'s."""
         view = await self._load(0)
         kept = None if view is None or view.checkpoint is None else view.checkpoint.others.get(RUN_STATE)
         if kept is None:

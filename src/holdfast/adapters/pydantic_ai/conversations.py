@@ -71,7 +71,7 @@ class HoldfastConversationStore(ConversationStore):
     # ------------------------------------------------------------------------ records
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the record of a conversation, None if there is none."""
+        """Return the record of a conversation, or None."""
         view = await self._view(await self._source.store(), conversation_id)
         return None if view is None else self._record_of(conversation_id, view)
 

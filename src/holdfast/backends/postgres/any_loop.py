@@ -123,7 +123,7 @@ class AnyLoopPostgres(PostgresBackend):
             with suppress(TimeoutError):
                 await asyncio.wait_for(on_loop(self._loop, self.close_here), CLOSE_HOME_S)
         elif not self._loop.is_closed():
-            # It is paused. Its connections are closed when it goes on, or when it ends.
+            # It is paused. Its connections are closed when it continues, or when it ends.
             self._loop.call_soon_threadsafe(self.begin_closing)
 
 

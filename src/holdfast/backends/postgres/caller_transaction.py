@@ -1,7 +1,7 @@
 """Run operations in savepoints of a lent transaction, which the store neither ends nor runs again.
 
-Operations lock first, and then read what was committed meanwhile. A transaction at REPEATABLE READ or SERIALIZABLE goes
-on reading its old snapshot. So it runs only operations whose every fact is locked, written or guarded by a unique
+Operations lock first, and then read what was committed meanwhile. A transaction at REPEATABLE READ or SERIALIZABLE
+keeps reading its old snapshot. So it runs only operations whose every fact is locked, written or guarded by a unique
 index: then any change since the snapshot is a serialization failure.
 """
 

@@ -24,7 +24,7 @@ SAFETY_POLL_S = 30.0
 """Poll interval while listening, for changes whose writer died before its NOTIFY."""
 
 QUIET_S = 2.0
-"""Time that the connection is kept after a look has found no waiter."""
+"""Time that an idle connection is kept once no waiter is left."""
 
 PING_EVERY_S = 5.0
 PING_TIMEOUT_S = 3.0

@@ -82,7 +82,9 @@ class Notifier:
                 continue
             return
         log_event(
-            "notifier", WARNING, "waiters elsewhere could not be told of a change: they find it when they look again"
+            "notifier",
+            WARNING,
+            "could not notify other processes of a change: their waiters find it at the next poll",
         )
 
     async def close(self) -> None:

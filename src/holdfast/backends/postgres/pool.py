@@ -220,7 +220,7 @@ class Pool:
         self._run_in_background(self._cut_off(connection), connection)
 
     async def _cut_off(self, connection: Connection) -> None:
-        # Closing cancels the statement in the server first; after a mere disconnect it would go on there.
+        # Closing cancels the statement in the server first; after a mere disconnect it would continue there.
         await farewell(connection)
         self._used.pop(connection, None)
         self._offer_room()

@@ -33,7 +33,7 @@ async def is_behind_pooler(connection: Connection, question: str) -> bool:
 
 
 async def check_own(connection: Connection, texts: Statements, place: str, field: Field) -> None:
-    """Refuse a connection through a pooler, although the options say that there is none."""
+    """Refuse a connection through a pooler that the options do not declare."""
     if await is_behind_pooler(connection, texts["find_pooler+settings+"]):
         raise behind_pooler(place, field)
 

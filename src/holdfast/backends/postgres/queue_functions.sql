@@ -267,9 +267,9 @@ $$;
 -- Claims the next ready batches of a session that go together (rules.claims: may_claim, claim_prefix, new_claim), or
 -- adds them to a held claim (rules.claims: may_join, widened), which may become exclusive even if none is added, and
 -- updates the session's ready row (rules.ready.ready_row). The caller has locked that row FOR UPDATE, or passes a p_most
--- of 0 if there is none. Without a token, nothing is claimed. With p_next, any lease keeps the claim out, also the
+-- of 0 without one. Without a token, nothing is claimed. With p_next, any lease keeps the claim out, also the
 -- owner's own. The claim ends with the batch with which its payloads reach p_most_bytes. With p_any_limits, a new claim
--- must get a slot (take_slot_v1), and p_waits says if it may wait for those who count. Planner settings are those of the
+-- must get a slot (take_slot_v1), and p_waits says if it may wait for the lock on them. Planner settings are those of the
 -- calling function.
 -- Verdicts: claimed (a row for each batch of the claim); claimable; none; lease_lost; claim_lost; claim_widened; and those
 -- of take_slot_v1 that refuse: closed; full (the session waits for the key); busy.
@@ -833,7 +833,7 @@ BEGIN
     END IF;
     LOOP
         -- First update rows that time alone may have changed: they may have another next batch now. Read the clock before:
-        -- a volatile function is no index condition.
+        -- a volatile function cannot be an index condition.
         v_now_ms := {schema}.now_ms_v1(p_given_ms);
         FOR v_due IN
             SELECT family, session_key
@@ -1137,7 +1137,7 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    -- A session that offers work goes on offering it: this claim blocked no other, because an exclusive claim leaves
+    -- A session that offers work continues offering it: this claim blocked no other, because an exclusive claim leaves
     -- nothing on offer. Otherwise lock the row before the batches, as claims do.
     PERFORM 1
     FROM {schema}.ready

@@ -219,7 +219,7 @@ BEGIN
                 CONTINUE;
             END IF;
             IF p_token_hash IS NOT NULL THEN
-                -- A transaction that holds locks does not wait for those who count.
+                -- A transaction that holds locks does not wait for the lock on slots.
                 IF NOT {schema}.lock_slots_v1(v_kind, '', p_patience > 0 AND NOT v_holds_lock) THEN
                     v_waits_for_slots := true;
                     v_closed := v_closed || v_kind;
@@ -249,7 +249,7 @@ BEGIN
             WHERE held.kind = 'process'
                 AND held.resource = v_next.process_id
             FOR UPDATE;
-            -- A look claims nothing, and leaves no row.
+            -- A call that only reads claims nothing, and leaves no row.
             EXIT WHEN FOUND OR p_token_hash IS NULL;
             -- Insert a row without a holder, whose fence the new lease exceeds.
             SELECT setting.value INTO v_fence

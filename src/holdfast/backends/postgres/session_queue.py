@@ -2,7 +2,7 @@
 
 A statement that waited for a row lock decides on a snapshot older than the row, and has to run again; one that finds
 the row free does not. Only speed depends on this queue: the server still serializes access to the row, and a caller
-that has waited long enough goes on to wait there, like those of other processes.
+that has waited long enough continues to wait there, like those of other processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SessionQueue:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def enter(self, name: str) -> bool:
-        """Wait for a turn. Return False on timeout: the caller then goes on without it, and must not call `leave`."""
+        """Wait for a turn. Return False on timeout: the caller then continues without it, and must not call `leave`."""
         waiting = self._waiting.get(name)
         if waiting is None:
             self._waiting[name] = deque()

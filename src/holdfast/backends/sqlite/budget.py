@@ -81,7 +81,7 @@ class Budget:
 
     def error(self) -> Corrupt:
         """Return the error for a statement that exceeds its limits."""
-        reason = "its rows go on beyond what a file of this size can hold: pages of it lead to each other"
+        reason = "its rows continue beyond what a file of this size can hold: pages of it lead to each other"
         return Endless("database", str(self._path), reason)
 
 

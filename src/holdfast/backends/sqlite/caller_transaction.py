@@ -105,7 +105,7 @@ class CallerRunner(StatementRunner):
         self.connection = cast("apsw.Connection", CallerConnection(connection))
 
     def one(self, name: str, bindings: Bindings = ()) -> Any:
-        """Return the first column of the first row, None if there is none."""
+        """Return the first column of the first row, or None."""
         found = self.all(name, bindings)
         return found[0][0] if found else None
 

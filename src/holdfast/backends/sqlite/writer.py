@@ -278,7 +278,7 @@ class Writer:
         self._signals.publish(topic for member in members for topic in member.topics)
 
     def _another_job(self) -> Job | None:
-        """Return the next queued operation, None if there is none that can join the group.
+        """Return the next queued operation, or None that can join the group.
 
         A request to stop and a transaction of several operations are left for after the commit.
         """
@@ -330,7 +330,7 @@ class Writer:
             unanswered.reply()
 
     def _lose(self, held: Held, call: Job | None, error: BaseException, *, committing: bool) -> None:
-        """Roll back after a failure. The call during which it happened is told."""
+        """Roll back after a failure, and raise it in the call during which it happened."""
         self._cache_unsure, cause = True, error
         try:
             if self._runner.connection.in_transaction:

@@ -121,7 +121,7 @@ class AppendContract(Contract):
         chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph([summary, *chained]))))
         assert said(chat) == ["summary", "b", "c"]
 
-    def test_a_fork_goes_on_from_where_it_began(self, store: BlockingStore, chat: Session) -> None:
+    def test_a_fork_continues_from_where_it_began(self, store: BlockingStore, chat: Session) -> None:
         chat.commit(holdfast.Commit(turn_id="t1", graph=say("hi", "hello")))
         fork = store.sessions.fork("chat", into="fork")
         # In the fork the same turn id is another turn, and its nodes get other ids.
@@ -290,7 +290,7 @@ class AppendContract(Contract):
             assert info.value.problem.endswith(": name a node that can be read, or None for no active path")
         chat.commit(holdfast.Commit(graph=Unchanged(leaf=None)))
 
-    def test_an_erasure_in_the_middle_ends_the_path_and_turns_go_on(self, chat: Session) -> None:
+    def test_an_erasure_in_the_middle_ends_the_path_and_turns_continue(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=chain("a", "b", "c")))
         chat.tombstone(["b"])
         assert ids(loaded(chat)) == ["c"]

@@ -27,7 +27,7 @@ class ArtifactContract(Contract):
             "module", "main", b"code\x00\xff", 1_700_000_000_000, sha256(b"code\x00\xff").hexdigest()
         )
 
-    def test_an_artifact_that_was_never_put_is_none(self, store: BlockingStore) -> None:
+    def test_an_artifact_that_was_never_put_yields_none(self, store: BlockingStore) -> None:
         store.artifacts.put("module", "main", b"code")
         assert store.artifacts.get("module", "Main") is None
         assert store.artifacts.get("Module", "main") is None

@@ -22,7 +22,7 @@ NOW = 1_700_000_000_000
 
 
 class Shelf:
-    """Attachment bytes in a dictionary. It can be told to fail at its next deletions or writes."""
+    """Attachment bytes in a dictionary. It can be set to fail at its next deletions or writes."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], bytes] = {}
@@ -41,7 +41,7 @@ class Shelf:
         return self.held.get((space, name))
 
     def delete(self, space: str, name: str) -> int | None:
-        """Remove bytes. Return None if there were none."""
+        """Remove bytes. Return None if no bytes were stored."""
         if self.working_deletes is not None:
             if self.working_deletes == 0:
                 raise holdfast.Unavailable("the shelf is away")
@@ -112,7 +112,7 @@ class AttachmentContract(Contract):
         assert (ref.byte_count, ref.media_type) == (size, "application/octet-stream")
         assert attachments.get(ref.id).data == data
 
-    def test_what_compresses_takes_less_room_in_the_database(self, store: BlockingStore) -> None:
+    def test_compressible_content_takes_less_room_in_the_database(self, store: BlockingStore) -> None:
         attachments = store.sessions.create("chat").attachments
         ref = attachments.put(b"0123456789" * 100_000)
         assert attachments.get(ref.id).ref.byte_count == 1_000_000
@@ -153,7 +153,7 @@ class AttachmentContract(Contract):
         assert mine.attachments.get(ABC).data == b"abc"
         assert home.sizes() == [3]
 
-    def test_a_put_that_breaks_a_limit_or_is_no_bytes_is_refused(self, bench: Bench) -> None:
+    def test_a_put_over_a_limit_or_of_anything_but_bytes_is_refused(self, bench: Bench) -> None:
         small = bench.open(limits=holdfast.Limits(attachment_bytes=3))
         attachments = small.sessions.create("chat").attachments
         attachments.put(b"abc")
@@ -401,7 +401,7 @@ class AttachmentContract(Contract):
         assert home.store.sessions.create("chat").attachments.put(b"").id == NOTHING
         assert home.store.attachments.sweep(older_than_ms=0) == SweepReport(1, 1, 0)
 
-    def test_a_sweep_goes_on_until_nothing_old_is_left(self, store: BlockingStore) -> None:
+    def test_a_sweep_continues_until_nothing_old_is_left(self, store: BlockingStore) -> None:
         attachments = store.sessions.create("chat").attachments
         for index in range(201):
             attachments.record_intent(f"photo-{index}", uri="s3://photo")

@@ -39,7 +39,7 @@ class Bench(Protocol):
     clock: ManualClock
     durability: Literal["ephemeral", "durable"]
     url: str | None
-    """URL for a second process; None if there can be none."""
+    """URL for a second process; None if no other process can open the store."""
 
     def open(
         self,

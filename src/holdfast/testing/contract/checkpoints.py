@@ -116,7 +116,7 @@ class CheckpointContract(Contract):
         ["", "turn_state", "0" * 64, "json-sha256:abc", "json-sha256:" + "G" * 64, "yaml-sha256:" + "0" * 64],
         ids=["empty", "word", "bare-hash", "short", "not-hex", "unknown-format"],
     )
-    def test_what_no_receipt_ever_carried_is_not_a_ref(self, chat: Session, bench: Bench, ref: str) -> None:
+    def test_only_values_of_receipts_are_refs(self, chat: Session, bench: Bench, ref: str) -> None:
         with refused(bench, holdfast.InvalidRequest):
             chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=Ref(ref))))
         with refused(bench, holdfast.InvalidRequest):
@@ -196,7 +196,7 @@ class CheckpointContract(Contract):
         stored = checkpoint.plugin_state
         assert (type(stored), stored) == (type(value), value)
 
-    def test_bytes_and_a_document_of_the_same_content_are_told_apart(self, chat: Session) -> None:
+    def test_bytes_and_a_document_of_the_same_content_are_distinguished(self, chat: Session) -> None:
         both = holdfast.Checkpoint(turn_state=[1], execution_state=b"[1]")
         refs = chat.commit(holdfast.Commit(checkpoint=both)).manifest.refs
         assert refs["turn_state"] != refs["execution_state"]
@@ -207,7 +207,9 @@ class CheckpointContract(Contract):
         [float("nan"), float("inf"), {"k": (1, 2)}, {1: 2}, "\ud800", {"k": b"x"}, {1, 2}, 2**64],
         ids=["nan", "inf", "tuple", "number-key", "surrogate", "bytes-inside", "set", "beyond-64-bits"],
     )
-    def test_what_json_cannot_hold_is_refused(self, chat: Session, bench: Bench, value: holdfast.Document) -> None:
+    def test_values_that_json_cannot_hold_are_refused(
+        self, chat: Session, bench: Bench, value: holdfast.Document
+    ) -> None:
         with refused(bench, holdfast.InvalidRequest):
             chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=value)))
 

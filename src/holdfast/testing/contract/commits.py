@@ -20,7 +20,7 @@ from holdfast.testing.contract.second_process import OPEN, Child
 
 
 def saying(node: str, **payload: object) -> holdfast.Append:
-    """Return one node with a payload whose keys are named like fields of ours."""
+    """Return one node with a payload whose keys are named like fields of Holdfast."""
     return holdfast.Append([holdfast.Node(node, payload={"id": "m1", "timestamp": 1, "node_id": "x"} | payload)], node)
 
 
@@ -119,7 +119,7 @@ class CommitContract(Contract):
         assert view.ledger == (holdfast.Usage("turn", "m", input_tokens=11, output_tokens=3),)
         assert chat.history().items == (Revision(1, "t-1", "n1", receipt.checkpoint_ref, view.ledger, clock.now_ms()),)
 
-    def test_what_a_turn_leaves_out_stays_as_it_was(self, chat: Session) -> None:
+    def test_a_turn_keeps_the_parts_that_it_leaves_out(self, chat: Session) -> None:
         chat.commit(TURN)
         chat.commit(holdfast.Commit(config={"model": "other"}))
         view = loaded(chat)
@@ -162,7 +162,9 @@ class CommitContract(Contract):
         assert chat.commit(turn) == replace(first, replayed=True)
 
     @pytest.mark.parametrize("same", SAME.values(), ids=SAME.keys())
-    def test_what_does_not_make_up_a_turn_may_differ_in_a_retry(self, chat: Session, same: holdfast.Commit) -> None:
+    def test_fields_outside_of_a_turns_identity_may_differ_in_a_retry(
+        self, chat: Session, same: holdfast.Commit
+    ) -> None:
         first = chat.commit(TURN)
         assert chat.commit(same) == replace(first, replayed=True)
 
@@ -462,7 +464,7 @@ class CommitContract(Contract):
         ],
         ids=["nodes", "attachments", "usage", "batch", "document", "commit", "id"],
     )  # fmt: skip
-    def test_a_turn_beyond_a_limit_is_refused_and_told_the_limit(
+    def test_a_turn_beyond_a_limit_is_refused_with_the_limit(
         self, bench: Bench, limits: holdfast.Limits, commit: holdfast.Commit, limit: int
     ) -> None:
         store = bench.open(limits=limits)

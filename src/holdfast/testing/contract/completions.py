@@ -70,7 +70,7 @@ class CompletionContract(Contract):
     @pytest.mark.parametrize(
         ("outcome", "status", "payload"), OUTCOMES, ids=["completed", "failed", "cancelled", "look-alike"]
     )
-    def test_an_outcome_is_kept_logged_and_given_to_those_who_wait(
+    def test_an_outcome_is_kept_logged_and_given_to_waiters(
         self,
         store: BlockingStore,
         bench: Bench,

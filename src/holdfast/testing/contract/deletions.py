@@ -67,7 +67,7 @@ class DeletionContract(Contract):
             assert (info.value.session_id, info.value.expected, info.value.actual) == ("chat", expected, 1)
         assert (session.load(), counted(store)) == before
 
-    def test_a_session_that_is_gone_is_no_conflict(self, store: BlockingStore) -> None:
+    def test_a_session_that_is_gone_is_not_a_conflict(self, store: BlockingStore) -> None:
         store.sessions.handle("chat").commit(holdfast.Commit())
         store.sessions.delete("chat", expected_revision=1)
         for name in ("chat", "nobody"):

@@ -113,7 +113,7 @@ class DeliveryContract(Contract):
         store.triggers.emit("cron", "daily", idempotency_key="monday")
         assert due(store) == []
 
-    def test_what_is_due_is_listed_by_age_and_paged(self, store: BlockingStore, clock: ManualClock) -> None:
+    def test_due_deliveries_are_listed_by_age_and_paged(self, store: BlockingStore, clock: ManualClock) -> None:
         started_ms = clock.now_ms()
         store.triggers.subscribe(daily())
         store.triggers.subscribe(daily())
@@ -131,7 +131,7 @@ class DeliveryContract(Contract):
             ("monday", "trigger:2"), ("tuesday", "trigger:1"), ("tuesday", "trigger:2"),
         ]  # fmt: skip
 
-    def test_what_is_due_to_one_session_is_listed_and_paged(
+    def test_due_deliveries_of_one_session_are_listed_and_paged(
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         for draft in (daily(CHAT), daily(OTHER), daily(FRAME), daily()):

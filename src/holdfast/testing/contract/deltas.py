@@ -89,7 +89,7 @@ class DeltaContract(Contract):
         assert view.checkpoint == holdfast.Checkpoint(turn_state={"text": changed(2).hex()})
         assert [frame.execution_state for frame in view.frames] == [b"frame" + changed(2)]
 
-    def test_components_of_one_checkpoint_each_go_on_with_their_own_past(
+    def test_components_of_one_checkpoint_each_continue_with_their_own_past(
         self, store: BlockingStore, chat: Session
     ) -> None:
         for number in range(3):
@@ -148,7 +148,7 @@ class DeltaContract(Contract):
         again = commit(chat, changed(1), turn_id="t2")
         assert (again.revision, again.replayed, again.manifest) == (2, True, first.manifest)
 
-    def test_a_store_that_never_saw_the_state_goes_on_where_another_one_stopped(self, bench: Bench) -> None:
+    def test_a_store_that_never_saw_the_state_continues_where_another_one_stopped(self, bench: Bench) -> None:
         for number in range(6):
             store = bench.open()
             commit(store.sessions.handle("chat"), changed(number))
@@ -193,7 +193,7 @@ class DeltaContract(Contract):
         assert store.maintenance.stats().blob_bytes == len(b"small")
         assert store.maintenance.verify().findings == ()
 
-    def test_a_key_frame_that_was_collected_is_not_gone_on_with(self, store: BlockingStore, chat: Session) -> None:
+    def test_a_key_frame_that_was_collected_is_not_used_again(self, store: BlockingStore, chat: Session) -> None:
         commit(chat, changed(0))
         commit(chat, changed(1))
         commit(chat, b"small")
@@ -219,7 +219,7 @@ class DeltaContract(Contract):
         assert (state_of(chat, 4), state_of(theirs)) == (changed(1), changed(2))
         assert other.maintenance.verify().findings == ()
 
-    def test_a_fork_goes_on_with_the_key_frame_of_its_source_and_keeps_it(
+    def test_a_fork_continues_with_the_key_frame_of_its_source_and_keeps_it(
         self, store: BlockingStore, chat: Session
     ) -> None:
         for number in range(3):
@@ -247,7 +247,9 @@ class DeltaContract(Contract):
         assert [state_of(chat, at) for at in (1, 2)] == [changed(0), changed(1)]
         assert store.maintenance.stats().blobs == 2
 
-    def test_collecting_beside_turns_that_go_on_with_key_frames_takes_none_that_they_need(self, bench: Bench) -> None:
+    def test_collecting_beside_turns_that_continue_with_key_frames_takes_none_that_they_need(
+        self, bench: Bench
+    ) -> None:
         writer, cleaner = bench.open(), bench.open()
         session = writer.sessions.create("chat")
 

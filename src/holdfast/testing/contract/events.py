@@ -335,7 +335,7 @@ class EventContract(Contract):
         with refused(bench, holdfast.InvalidRequest):
             declare(store, EventType("over", terminal=TerminalRule("completed", selector)))
 
-    def test_what_ends_a_process_or_asks_it_to_end_needs_a_replay_key(self, store: BlockingStore, bench: Bench) -> None:
+    def test_events_that_end_or_cancel_a_process_need_a_replay_key(self, store: BlockingStore, bench: Bench) -> None:
         declare(store, OVER)
         for type, payload in (
             ("over", 1),

@@ -365,7 +365,7 @@ class ExclusiveClaimContract(Contract):
         clock.advance(60_000)
         assert texts(take(store, "w2").batches) == ["1"]
 
-    def test_a_claim_with_a_lease_that_is_not_ours_is_refused(
+    def test_a_claim_with_a_foreign_lease_is_refused(
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         fill(store, "1")

@@ -1,4 +1,4 @@
-"""Explanations: each cause for which a session, a process or a schedule does not go on is named, with its remedy."""
+"""Explanations: each cause for which a session, a process or a schedule does not continue is named, with its remedy."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ExplanationContract(Contract):
         assert only(of_session(store)).name == "unclaimed"
         assert of_session(store).ok
 
-    def test_the_holder_of_a_claim_is_named_and_a_dead_one_is_told_apart(
+    def test_the_holder_of_a_claim_is_named_and_a_dead_one_is_distinguished(
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         report(store, ttl_ms=1_000)
@@ -224,7 +224,7 @@ class ExplanationContract(Contract):
         assert [one.name for one in of_session(store).causes] == ["claimed", "session-lease-held"]
         assert store.queue.claim_next(owner_id="w1") is None
 
-    def test_pauses_of_a_session_and_of_a_kind_are_told_apart(self, store: BlockingStore) -> None:
+    def test_pauses_of_a_session_and_of_a_kind_are_distinguished(self, store: BlockingStore) -> None:
         report(store)
         enqueued(store)
         store.sessions.handle("chat").pause()

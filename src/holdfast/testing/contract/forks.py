@@ -138,7 +138,7 @@ class ForkContract(Contract):
         source.commit(holdfast.Commit(graph=chain("d1", under="c1")))
         assert ids(loaded(store.sessions.fork("source", at="side", into="fork"))) == ["a1", "side"]
 
-    def test_what_was_spent_stays_with_the_source(self, store: BlockingStore, source: Session) -> None:
+    def test_the_usage_stays_with_the_source(self, store: BlockingStore, source: Session) -> None:
         fork = store.sessions.fork("source", into="fork")
         assert loaded(fork).ledger == ()
         fork.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", output_tokens=1)]))
@@ -416,13 +416,13 @@ class ForkContract(Contract):
             store.sessions.fork("source", at=at, into="fork")
 
     @pytest.mark.parametrize("at", [0, -1, 2**63, True, 1.5, "", b"a1"], ids=repr)
-    def test_what_cannot_be_a_fork_point_is_refused(
+    def test_invalid_fork_points_are_refused(
         self, store: BlockingStore, bench: Bench, source: Session, at: holdfast.Document
     ) -> None:
         with refused(bench, holdfast.InvalidRequest):
             store.sessions.fork("source", at=at, into="fork")
 
-    def test_a_tombstoned_node_is_no_fork_point(self, store: BlockingStore, bench: Bench, source: Session) -> None:
+    def test_a_tombstoned_node_is_not_a_fork_point(self, store: BlockingStore, bench: Bench, source: Session) -> None:
         source.tombstone(["b1"])
         with refused(bench, UnknownRef):
             store.sessions.fork("source", at="b1", into="fork")

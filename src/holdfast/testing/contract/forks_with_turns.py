@@ -52,7 +52,7 @@ class ForkWithTurnContract(Contract):
         assert ids(loaded(chat)) == ["n1", "n2"]
         assert store.maintenance.verify().findings == ()
 
-    def test_the_fork_goes_on(self, store: BlockingStore, chat: Session) -> None:
+    def test_the_fork_continues(self, store: BlockingStore, chat: Session) -> None:
         fork = store.sessions.fork("chat", into="fork", commit=holdfast.Commit(graph=chain("n3", under="n2")))
         assert fork.commit(holdfast.Commit(expected_revision=2, graph=chain("n4", under="n3"))).revision == 3
         assert ids(loaded(fork)) == ["n1", "n2", "n3", "n4"]
@@ -121,7 +121,7 @@ class ForkWithTurnContract(Contract):
     def test_the_same_call_again_finds_its_fork(self, store: BlockingStore, chat: Session, bench: Bench) -> None:
         first = store.sessions.fork("chat", at="n1", into="fork", commit=REDO)
         first.append("later")
-        # The source went on, too.
+        # The source continued, too.
         chat.commit(holdfast.Commit(graph=chain("n4", under="n2")))
         again = bench.open().sessions.fork("chat", at="n1", into="fork", commit=REDO)
         assert (loaded(again).revision, loaded(again)) == (3, loaded(first))

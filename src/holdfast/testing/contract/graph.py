@@ -97,7 +97,7 @@ class GraphContract(Contract):
         assert (view.graph, view.node_count) == (Graph((), None), 4)
         assert len(every_id(chat)) == 4
 
-    def test_the_leaf_stays_moves_and_goes_as_it_is_told(self, chat: Session) -> None:
+    def test_the_leaf_stays_moves_and_goes_as_given(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=holdfast.Append(TREE, leaf="left")))
         leaves: list[str | None] = []
         for delta in (
@@ -193,7 +193,7 @@ class GraphContract(Contract):
     # Paging.
 
     @pytest.mark.parametrize("newest_first", [True, False])
-    def test_a_cursor_of_a_longer_history_is_no_damage(self, store: BlockingStore, newest_first: bool) -> None:
+    def test_a_cursor_of_a_longer_history_is_not_damage(self, store: BlockingStore, newest_first: bool) -> None:
         for name, turns in (("long", 7), ("short", 4)):
             session = store.sessions.create(name)
             for _ in range(turns):
@@ -285,7 +285,7 @@ class GraphContract(Contract):
         ],
         ids=["unchanged", "append", "replace"],
     )
-    def test_a_leaf_that_is_no_node_of_the_graph_is_refused(
+    def test_a_leaf_outside_of_the_graph_is_refused(
         self, chat: Session, bench: Bench, delta: Unchanged | holdfast.Append | ReplaceGraph
     ) -> None:
         chat.commit(holdfast.Commit(graph=chain("root")))

@@ -128,7 +128,7 @@ class HostileInputContract(Contract):
             assert isinstance(info.value, holdfast.InvalidRequest)
             assert info.value.field == "after"
 
-    def test_junk_in_any_place_raises_nothing_but_errors_of_ours(self, world: World) -> None:
+    def test_junk_in_any_place_raises_only_holdfast_errors(self, world: World) -> None:
         hypothesis = pytest.importorskip("hypothesis", reason="the fuzzing cases need hypothesis")
         st = hypothesis.strategies
         tame = [target for target in TARGETS if not target.kind.startswith("timeout")]
@@ -367,7 +367,7 @@ class HostileInputContract(Contract):
             assert isinstance(info.value, holdfast.InvalidRequest)
             assert info.value.field == prefix + field
 
-    def test_a_leaf_that_is_no_node_is_refused(self, world: World, bench: Bench) -> None:
+    def test_a_leaf_that_is_not_a_node_is_refused(self, world: World, bench: Bench) -> None:
         session = world.session
         for delta in (
             Unchanged("no"),

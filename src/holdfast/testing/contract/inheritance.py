@@ -105,7 +105,7 @@ class InheritanceContract(Contract):
             child.commit(holdfast.Commit(graph=Unchanged(leaf="nobody"), attachments=[ABC]))
         assert home.sizes() == before
 
-    def test_what_is_copied_has_a_limit(self, bench: Bench) -> None:
+    def test_the_size_of_copied_steps_is_limited(self, bench: Bench) -> None:
         store = bench.open(limits=holdfast.Limits(commit_bytes=5))
         parent, child = family(store)
         ids = [parent.attachments.put(data).id for data in (b"abc", b"def")]

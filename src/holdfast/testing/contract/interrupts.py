@@ -71,7 +71,7 @@ class InterruptContract(Contract):
         claim = begun(store, "poem", "next")
         assert [batch.batch_id for batch in session.interrupt()] == [claim.batches[0].batch_id]
 
-    def test_a_job_goes_on(self, store: BlockingStore) -> None:
+    def test_a_job_continues(self, store: BlockingStore) -> None:
         store.queue.enqueue(work("mail", kind="send-mail"))
         claim = store.queue.claim_next(owner_id="w1")
         assert claim is not None

@@ -66,7 +66,7 @@ class JobFailureContract(Contract):
         clock.advance(1_000)
         assert len(sessions_served(store, exclusive=True)) == 20
 
-    def test_work_is_dead_after_its_last_attempt_and_the_queue_goes_on(
+    def test_work_is_dead_after_its_last_attempt_and_the_queue_continues(
         self, store: BlockingStore, clock: ManualClock
     ) -> None:
         first, second = fill(store, "1", "2")

@@ -86,7 +86,7 @@ class JobContract(Contract):
         assert store.queue.get("mail", batch.batch_id) == claim.batches[0]
         assert store.queue.claim_next(owner_id="w1") is None
 
-    def test_what_a_commit_and_a_wake_enqueue_is_found(self, store: BlockingStore) -> None:
+    def test_work_that_a_commit_or_a_wake_enqueues_is_found(self, store: BlockingStore) -> None:
         turn = holdfast.Commit(enqueues=[work("own", "chat"), work("other", "mail", kind="send")])
         store.sessions.handle("chat").commit(turn)
         store.sessions.handle("chat").commit(holdfast.Commit(enqueues=[work("later", "chat"), work("new", "new")]))

@@ -103,7 +103,7 @@ class LeaseContract(Contract):
         assert store.leases.claim(resource, owner_id="w2").fence == 2
 
     @on_both
-    def test_of_two_claims_at_once_one_holds_and_the_other_is_told_the_holder(
+    def test_of_two_claims_at_once_one_holds_and_the_other_learns_the_holder(
         self, store: BlockingStore, bench: Bench, resource: Resource
     ) -> None:
         handles = {"w1": store, "w2": bench.open()}

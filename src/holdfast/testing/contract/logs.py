@@ -158,7 +158,7 @@ class LogContract(Contract):
             (1, "ping"), (2, "pong"), (3, "ping"), (4, "ping"), (5, "ping"), (6, "process.completed"),
         ]  # fmt: skip
 
-    def test_a_follower_stops_where_it_likes_and_another_goes_on_from_there(self, store: BlockingStore) -> None:
+    def test_a_follower_stops_where_it_likes_and_another_continues_from_there(self, store: BlockingStore) -> None:
         self.fill(store, "ping", "pong", "ping", "over")
         start = list(islice(store.events.follow("build", timeout_ms=PATIENCE_MS), 2))
         rest = list(store.events.follow("build", after=start[-1].sequence, timeout_ms=PATIENCE_MS))

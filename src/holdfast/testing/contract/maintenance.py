@@ -119,7 +119,7 @@ class MaintenanceContract(Contract):
         assert bench.dump() == before
         assert [turn_state(session, at) for at in (1, 2, 3)] == [{"turn": 1}, {"turn": 2}, {"turn": 3}]
 
-    def test_what_only_pruned_revisions_needed_is_collected(self, store: BlockingStore) -> None:
+    def test_content_that_only_pruned_revisions_needed_is_collected(self, store: BlockingStore) -> None:
         session = store.sessions.create("chat")
         turns(session, 1, 2, 3)
         store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
@@ -167,7 +167,7 @@ class MaintenanceContract(Contract):
         with refused(bench, holdfast.errors.UnknownRef):
             session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(tool_state=first.manifest.ref("tool_state"))))
 
-    def test_what_a_fork_needs_survives_its_source(self, store: BlockingStore) -> None:
+    def test_data_that_a_fork_needs_survives_its_source(self, store: BlockingStore) -> None:
         source = store.sessions.create("source")
         turns(source, 1, 2, 3)
         fork = store.sessions.fork("source", at=1, into="fork")
@@ -415,7 +415,7 @@ class MaintenanceContract(Contract):
         assert store.triggers.emit("cron", "daily", idempotency_key="mon").replayed is False
 
     @pytest.mark.parametrize("most", [1, 2, 4, 100])
-    def test_max_rows_bounds_a_prune_and_the_next_one_goes_on(
+    def test_max_rows_bounds_a_prune_and_the_next_one_continues(
         self, store: BlockingStore, clock: ManualClock, most: int
     ) -> None:
         prunable(store, clock)

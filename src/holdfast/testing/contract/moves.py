@@ -132,7 +132,9 @@ class MoveContract(Contract):
         store.events.append("build", "news", {"text": "new here"})
         assert len(store.queue.list("chat")) == 1
 
-    def test_what_was_replayable_there_is_replayable_here(self, store: BlockingStore, there: BlockingStore) -> None:
+    def test_turns_that_were_replayable_there_are_replayable_here(
+        self, store: BlockingStore, there: BlockingStore
+    ) -> None:
         self.started(there)
         store.processes.restore(*self.read(there, "build"))
         again = store.events.append("build", "progress", {"percent": 10}, replay_key="ten")
@@ -141,7 +143,7 @@ class MoveContract(Contract):
             store.events.append("build", "progress", {"percent": 11}, replay_key="ten")
         assert store.events.request_cancel("build", reason="too slow").replayed
 
-    def test_the_same_process_again_is_a_replay_even_after_it_went_on_here(
+    def test_the_same_process_again_is_a_replay_even_after_it_continued_here(
         self, store: BlockingStore, bench: Bench, there: BlockingStore
     ) -> None:
         self.started(there)
@@ -152,7 +154,7 @@ class MoveContract(Contract):
         assert store.processes.restore(*moved).replayed is True
         assert bench.dump() == before
 
-    def test_a_process_that_went_on_there_is_not_overwritten(
+    def test_a_process_that_continued_there_is_not_overwritten(
         self, store: BlockingStore, bench: Bench, there: BlockingStore
     ) -> None:
         self.started(there)

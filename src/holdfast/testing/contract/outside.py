@@ -72,7 +72,7 @@ def die() -> None:
 
 
 class Alien:
-    """A foreign place for bytes, whose errors are not ours."""
+    """An attachment store that raises errors of its own."""
 
     def __init__(self) -> None:
         self.shelf = Shelf()
@@ -295,7 +295,7 @@ class OutsideBytesContract(Contract):
         session.commit(holdfast.Commit(attachments=[ABC]))
         assert session.attachments.get(ABC).data == b"abc"
 
-    def test_verification_goes_on_after_bytes_that_cannot_be_read(self, bench: Bench) -> None:
+    def test_verification_continues_after_bytes_that_cannot_be_read(self, bench: Bench) -> None:
         alien = Alien()
         store = bench.open(attachments=alien)
         session = store.sessions.create("chat")
@@ -312,7 +312,7 @@ class OutsideBytesContract(Contract):
         assert len(report.findings) == 20, "a place that fails again and again is not asked for ever"
         assert report.unread_attachments == 5
 
-    def test_bytes_that_go_while_verification_reads_them_are_no_finding(self, bench: Bench, door: Door) -> None:
+    def test_bytes_that_go_while_verification_reads_them_are_not_a_finding(self, bench: Bench, door: Door) -> None:
         store, other = bench.open(attachments=door), bench.open(attachments=door)
         session = store.sessions.create("chat")
         session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
@@ -372,7 +372,7 @@ class OutsideBytesContract(Contract):
         assert alien.shelf.held == {}
 
     @pytest.mark.parametrize("how", ["delete", "forget"])
-    def test_what_is_done_is_reported_though_the_bytes_cannot_be_deleted_yet(self, bench: Bench, how: str) -> None:
+    def test_a_deletion_is_reported_though_its_bytes_cannot_be_deleted_yet(self, bench: Bench, how: str) -> None:
         alien = Alien()
         store = bench.open(attachments=alien)
         session = store.sessions.create("chat")

@@ -1,4 +1,4 @@
-"""Pauses: nothing of a paused session or kind is claimed, what runs goes on, and a resume wakes who waits."""
+"""Pauses: nothing of a paused session or kind is claimed, what runs continues, and a resume wakes who waits."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class PauseContract(Contract):
         assert not resumed(store, what)
 
     @BOTH
-    def test_other_work_goes_on(self, store: BlockingStore, what: str) -> None:
+    def test_other_work_continues(self, store: BlockingStore, what: str) -> None:
         fill(store, "1")
         paused(store, what)
         store.queue.enqueue(work("x", "other", kind="mail"))
         assert next_of(store).session_id == "other"
 
     @BOTH
-    def test_what_runs_goes_on(self, store: BlockingStore, what: str) -> None:
+    def test_running_calls_continue(self, store: BlockingStore, what: str) -> None:
         fill(store, "1", "2")
         claim = next_of(store, max_batches=1)
         paused(store, what)
@@ -172,7 +172,7 @@ class PauseContract(Contract):
         store.queue.remove_limit("research")
         assert claimed_ids(store) == [], "the pause stays"
 
-    def test_a_run_that_is_held_goes_on_during_a_pause_until_it_sleeps(
+    def test_a_run_that_is_held_continues_during_a_pause_until_it_sleeps(
         self, store: BlockingStore, clock: ManualClock
     ) -> None:
         start(store, "r1")

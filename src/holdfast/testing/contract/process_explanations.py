@@ -1,4 +1,4 @@
-"""Explanations: each cause for which a process does not go on is named, with its remedy."""
+"""Explanations: each cause for which a process does not continue is named, with its remedy."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ProcessExplanationContract(Contract):
         assert claim is not None
         assert (claim.process.id, claim.takeover) == ("r1", True)
 
-    def test_ends_are_told_apart(self, store: BlockingStore) -> None:
+    def test_ends_are_distinguished(self, store: BlockingStore) -> None:
         names: dict[str, tuple[str, str]] = {}
         ends: tuple[ProcessOutcome, ...] = (Completed(1), Failed("broken"), Abandoned("gone"))
         for number, outcome in enumerate(ends):
@@ -104,7 +104,7 @@ class ProcessExplanationContract(Contract):
             "abandoned": ("stuck", "gone"),
         }
 
-    def test_a_run_that_goes_on_under_another_id_names_it(self, store: BlockingStore) -> None:
+    def test_a_run_that_continues_under_another_id_names_it(self, store: BlockingStore) -> None:
         store.processes.start("research", id="r1")
         store.processes.complete("r1", Completed(None, {"continued_as": "r1~2"}))
         cause = only(store.maintenance.explain_process("r1"))

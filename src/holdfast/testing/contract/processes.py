@@ -91,7 +91,7 @@ class ProcessContract(Contract):
         assert len(process.registration_hash) == 64
         assert store.processes.get("build") == process
 
-    def test_an_unregistered_id_is_none(self, store: BlockingStore) -> None:
+    def test_an_unregistered_id_yields_none(self, store: BlockingStore) -> None:
         assert store.processes.get("nobody") is None
 
     def test_the_same_registration_through_another_handle_gives_the_same_process(
@@ -244,7 +244,7 @@ class ProcessContract(Contract):
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == field
 
-    def test_an_empty_frame_id_is_no_frame(self, store: BlockingStore) -> None:
+    def test_an_empty_frame_id_is_not_a_frame(self, store: BlockingStore) -> None:
         assert store.processes.register(plain("build", wake_target=holdfast.Scope("chat", ""))).wake_target == (
             holdfast.Scope("chat")
         )
@@ -385,7 +385,7 @@ class ProcessContract(Contract):
         assert ids_of(feed()) == ["a", "b", "c"]
         assert ids_of(feed(since_ms=began_ms + 5)) == []
 
-    def test_a_page_has_50_processes_unless_told_otherwise(self, store: BlockingStore) -> None:
+    def test_a_page_has_50_processes_by_default(self, store: BlockingStore) -> None:
         for number in range(51):
             store.processes.register(plain(f"p{number:02}"))
         page = store.processes.list()

@@ -146,7 +146,7 @@ class ProcessRaces(Contract):
             assert stored.event_count == 1
 
     @pytest.mark.parametrize("kind", ["session", "process"])
-    def test_a_lease_has_one_winner_and_the_others_are_told_who(self, stores: list[BlockingStore], kind: str) -> None:
+    def test_a_lease_has_one_winner_and_the_others_learn_its_name(self, stores: list[BlockingStore], kind: str) -> None:
         for number in range(ROUNDS):
             name = f"{kind}-{number}"
             stores[0].processes.register(holdfast.ProcessRegistration(name, External()))

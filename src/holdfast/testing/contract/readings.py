@@ -343,7 +343,7 @@ class ReadingContract(Contract):
         assert bench.dump() == before
 
     @pytest.mark.parametrize("call", WRITES)
-    def test_what_writes_waits_or_decides_is_refused(
+    def test_calls_that_write_wait_or_decide_are_refused(
         self, bench: Bench, store: BlockingStore, chat: CommitReceipt, call: str
     ) -> None:
         for fresh in (store.reading(), store.reading(after=chat)):
@@ -353,7 +353,7 @@ class ReadingContract(Contract):
             assert str(info.value).endswith("call it on the store that was opened")
 
     @pytest.mark.parametrize("after", NOT_POSITIONS, ids=repr)
-    def test_what_is_no_position_of_this_store_is_refused(self, store: BlockingStore, after: Any) -> None:
+    def test_foreign_positions_are_refused(self, store: BlockingStore, after: Any) -> None:
         with pytest.raises(holdfast.InvalidRequest) as info:
             store.reading(after=after)
         assert info.value.field == "after"

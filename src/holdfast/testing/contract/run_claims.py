@@ -189,7 +189,7 @@ class RunClaimContract(Contract):
             HOLDING[call](store, lease)
 
     @pytest.mark.parametrize("call", GIVING_BACK)
-    def test_a_run_that_was_given_back_can_be_claimed_at_once_and_is_no_takeover(
+    def test_a_run_that_was_given_back_can_be_claimed_at_once_without_a_takeover(
         self, store: BlockingStore, call: str
     ) -> None:
         start(store)
@@ -411,7 +411,9 @@ class RunClaimContract(Contract):
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == "process.attempt"
 
-    def test_a_restored_run_goes_on_where_it_was(self, store: BlockingStore, bench: Bench, clock: ManualClock) -> None:
+    def test_a_restored_run_continues_where_it_was(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
         start(store)
         store.processes.retry_later(next_run(store).lease, "no answer", retry_in_ms=100)
         clock.advance(100)

@@ -83,7 +83,7 @@ class RunLimitContract(Contract):
         store.processes.complete("r2", Completed(), lease=claims[1].lease)
         assert claimed_ids(store) == ["r3"]
 
-    def test_a_sleeping_run_does_not_count_and_needs_a_place_to_go_on(
+    def test_a_sleeping_run_does_not_count_and_needs_a_place_to_continue(
         self, store: BlockingStore, clock: ManualClock
     ) -> None:
         store.queue.set_limit("research", at_once=1)

@@ -93,7 +93,7 @@ class RunWaitContract(Contract):
         assert waiting.result(PATIENCE_S) is None
         assert next_run(store).process.id == "run-1"
 
-    def test_a_wait_goes_on_while_a_lease_is_renewed(
+    def test_a_wait_continues_while_a_lease_is_renewed(
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         start(store)

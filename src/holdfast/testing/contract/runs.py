@@ -249,7 +249,7 @@ class RunContract(Contract):
         store.processes.complete("parent", Completed())
         assert pruned_to(store, clock) == []
 
-    def test_an_ended_child_is_kept_for_the_run_that_goes_on_for_its_parent(
+    def test_an_ended_child_is_kept_for_the_run_that_continues_for_its_parent(
         self, store: BlockingStore, clock: ManualClock
     ) -> None:
         for parent in ("continued", "left", "failed"):

@@ -308,7 +308,7 @@ class SecondProcessContract(Contract):
         assert view is not None
         assert view.ledger == (holdfast.Usage("turn", "m", input_tokens=100),)
 
-    def test_what_several_processes_say_at_once_is_stored_once(
+    def test_messages_of_several_processes_at_once_are_stored_once(
         self, store: BlockingStore, start: Callable[..., list[Child]]
     ) -> None:
         store.triggers.subscribe(SubscriptionDraft(source_type="cron", source_key="daily", target=External()))
@@ -372,7 +372,7 @@ class SecondProcessContract(Contract):
         assert claim is not None
         assert (claim.process.lost_owner_id, claim.process.attempt, claim.lease.fence) == ("p0", 2, fence + 1)
 
-    def test_a_lease_is_given_to_one_process_and_the_others_are_told_who(
+    def test_a_lease_goes_to_one_process_and_the_others_learn_its_name(
         self, timely: BlockingStore, start: Callable[..., list[Child]]
     ) -> None:
         children = start(CLAIM_LEASE)
@@ -445,7 +445,7 @@ class SecondProcessContract(Contract):
         assert (stats.sessions, stats.revisions, stats.processes) == (16, 16, 1)
         assert store.maintenance.verify().findings == ()
 
-    def test_what_a_killed_process_was_told_is_stored_and_the_rest_is_whole(
+    def test_acknowledged_writes_of_a_killed_process_are_stored_and_the_rest_is_whole(
         self, store: BlockingStore, start: Callable[..., list[Child]]
     ) -> None:
         handle = store.sessions.handle("chat")
@@ -467,7 +467,7 @@ class SecondProcessContract(Contract):
             assert store.maintenance.stats().pending_batches == view.revision
             assert store.maintenance.verify().findings == ()
 
-    def test_what_a_killed_process_held_comes_back_when_its_time_is_up(
+    def test_claims_and_leases_of_a_killed_process_expire(
         self, timely: BlockingStore, start: Callable[..., list[Child]]
     ) -> None:
         timely.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["left over"]))

@@ -73,7 +73,7 @@ class SessionContract(Contract):
 
     # Making and finding.
 
-    def test_what_was_never_made_is_not_opened(self, store: BlockingStore) -> None:
+    def test_a_missing_file_is_not_opened(self, store: BlockingStore) -> None:
         assert store.sessions.open("chat") is None
 
     def test_create_writes_metadata_that_others_see(
@@ -171,7 +171,7 @@ class SessionContract(Contract):
         ]
 
     @pytest.mark.parametrize("name", ["", " ", "a\0b", "\ud800", "é" * 257, None, 7], ids=ascii)
-    def test_what_cannot_be_an_id_is_refused(self, store: BlockingStore, bench: Bench, name: holdfast.Document) -> None:
+    def test_invalid_ids_are_refused(self, store: BlockingStore, bench: Bench, name: holdfast.Document) -> None:
         sessions = store.sessions
         calls: list[Callable[[str], object]] = [sessions.create, sessions.open, sessions.handle, sessions.delete]
         calls.append(lambda into: sessions.fork("source", into=into))

@@ -146,7 +146,7 @@ class StartedRunContract(Contract):
         store.processes.complete(run_id, holdfast.processes.Completed())
         assert woken(store) == []
 
-    def test_work_that_is_no_end_of_a_run_has_no_ended_run(self, store: BlockingStore) -> None:
+    def test_work_other_than_the_end_of_a_run_has_no_ended_run(self, store: BlockingStore) -> None:
         payloads: list[Any] = ["hi", {"type": "process_wake"}, {"type": "process_wake", "wake": {"input": "no"}}]
         for payload in payloads:
             store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[payload]))

@@ -133,7 +133,7 @@ class TickContract(Contract):
         assert schedule.failure == "this tick was emitted before"
 
     @pytest.mark.parametrize("cause", ["session", "work", "process"])
-    def test_a_tick_that_can_start_nothing_says_so_and_the_others_go_on(
+    def test_a_tick_that_can_start_nothing_says_so_and_the_others_continue(
         self, store: BlockingStore, clock: ManualClock, cause: str
     ) -> None:
         move(clock, "2026-11-17T12:00+00:00")

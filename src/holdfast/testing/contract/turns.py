@@ -319,7 +319,7 @@ class TurnContract(Contract):
         assert ended.result(PATIENCE_S).revision == 2
         assert session.messages() == ["answer", "late"]
 
-    def test_append_is_refused_while_the_turn_of_a_worker_goes_on(self, store: BlockingStore, bench: Bench) -> None:
+    def test_append_is_refused_while_the_turn_of_a_worker_continues(self, store: BlockingStore, bench: Bench) -> None:
         session = chat(store)
         session.append("before", turn_id="t1")
         store.queue.enqueue(work("hello"))

@@ -327,7 +327,7 @@ class WakeContract(Contract):
         assert [(one.filename, one.lineno) for one in told] == [("a_program.py", line) for line in (2, 3, 4)]
         assert all("only 2 possible dedupe keys" in str(one.message) for one in told)
 
-    def test_a_class_is_no_dedupe_key(self, store: BlockingStore, bench: Bench) -> None:
+    def test_a_class_is_not_a_dedupe_key(self, store: BlockingStore, bench: Bench) -> None:
         rule = WakeRule(Const("look"), dedupe=cast("Any", Present))
         with refused(bench, holdfast.InvalidRequest) as info:
             declare(store, EventType("news", wake=rule))
@@ -386,7 +386,7 @@ class WakeContract(Contract):
         assert [event.acknowledged for event in store.events.after("build")] == [False, False, False, True, False]
         assert [text for _, text in queued(store)] == ["a", "d", "e"]
 
-    def test_what_is_no_wake_cannot_be_acknowledged(self, store: BlockingStore, bench: Bench) -> None:
+    def test_only_a_wake_can_be_acknowledged(self, store: BlockingStore, bench: Bench) -> None:
         with refused(bench, holdfast.UnknownProcess):
             store.events.ack_wake("build", 1)
         declare(store, NEWS, EventType("quiet"))

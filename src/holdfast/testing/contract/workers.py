@@ -111,7 +111,7 @@ class WorkerContract(Contract):
         store.workers.heartbeat(WorkerInfo("w3", host="here", pid=9), ttl_ms=1_000)
         assert [row[0] for row in bench.dump()["workers"]] == ["w2", "w3"]
 
-    def test_what_a_dead_worker_held_can_be_claimed_at_once(self, store: BlockingStore, bench: Bench) -> None:
+    def test_work_of_a_dead_worker_can_be_claimed_at_once(self, store: BlockingStore, bench: Bench) -> None:
         held = claimed(store, "chat", ttl_ms=DAY_MS)
         other = claimed(store, "other", ttl_ms=DAY_MS, owner_id="w2")
         lease = leased(store, "r1", ttl_ms=DAY_MS)

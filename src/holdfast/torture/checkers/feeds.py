@@ -4,7 +4,7 @@ Calls of a history:
 
 - `append`, given a unique value: answered with its place in the log, or unknown.
 - `look`, given `(after, limit)`: answered with the list of `(sequence, value)` found behind `after`, at most `limit` of
-  them. A look of unknown outcome says nothing.
+  them. A `look` of unknown outcome proves nothing.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def _order(log: Sequence[Entry], appends: Sequence[Call]) -> Iterator[str]:
 
 
 def _looks(log: Sequence[Entry], history: Sequence[Call]) -> Iterator[str]:
-    """Check that a look returns all events that are there, and none that was not appended yet."""
+    """Check that a `look` returns all events that are there, and none that was not appended yet."""
     looks = [call for call in of_kind(history, "look") if call.outcome == "ok"]
     appends = of_kind(history, "append")
     stored = _stored(log)
     sent_ns: dict[Hashable, int] = {}
     for call in appends:
         sent_ns.setdefault(frozen(call.given), call.sent_ns)
-    # The highest place that any client had been told of, after each time.
+    # The highest place that any client knew, after each time.
     told = [(call.answered_ns or 0, call.answer) for call in appends if call.outcome == "ok"]
     told += [(call.answered_ns or 0, call.answer[-1][0]) for call in looks if call.answer]
     told.sort()

@@ -1,4 +1,4 @@
-"""Checks that no write of a former holder is accepted once a later one was told its fence, nor after its writes.
+"""Checks that no write of a former holder is accepted once a later one knew its fence, nor after its writes.
 
 No two writes may be accepted at the same place: one of them would be lost.
 """
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Acquired(msgspec.Struct, frozen=True):
-    """A holder was told its fence at this time."""
+    """A holder received its fence at this time."""
 
     fence: int
     answered_ns: int
@@ -37,7 +37,7 @@ def check_fences(acquired: Sequence[Acquired], accepted: Sequence[Accepted]) -> 
         fences.add(one.fence)
     told = sorted(acquired, key=lambda one: one.answered_ns)
     times = [one.answered_ns for one in told]
-    # The highest fence that any client had been told of, after each time.
+    # The highest fence that any client knew, after each time.
     known = [0, *accumulate((one.fence for one in told), max)]
     highest = 0
     places: set[int] = set()

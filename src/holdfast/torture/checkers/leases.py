@@ -41,9 +41,9 @@ class Held(msgspec.Struct, frozen=True):
     fence: int = 0
     owner: str | None = None
     claimed_at_ms: int | None = None
-    """None if no client was told."""
+    """None if no client got the answer."""
     expires_at_ms: int | None = None
-    """None if no client was told."""
+    """None if no client got the answer."""
     lapses: bool = False
     """True if the lease may expire within the history."""
     lapsed: bool = False

@@ -6,7 +6,7 @@ could have seen.
 This is the search of Wing and Gong with the memory of Lowe: a set of calls that took effect, together with the
 resulting state, is visited once. Only a call that began before every call that has not taken effect yet ended may be
 the next. A call of unknown outcome has no end: it may take effect at any time after it was sent, or never, and is tried
-only where the calls of known outcome do not go on by themselves.
+only where the calls of known outcome do not continue by themselves.
 
 Three rules keep the search narrow. A call that fits now and changes nothing is taken at once: any call that could come
 before it could come after it as well. Of calls of unknown outcome with equal arguments, the earliest is taken first,

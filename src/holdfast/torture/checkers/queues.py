@@ -47,9 +47,9 @@ class Life(msgspec.Struct, frozen=True):
     stage: Stage = "absent"
     fence: int = 0
     claim_id: str | None = None
-    """None if no client was told."""
+    """None if no client got the answer."""
     expires_at_ms: int | None = None
-    """None if no client was told."""
+    """None if no client got the answer."""
     lapses: bool = False
     """True if the claim may expire within the history."""
     lapsed: bool = False

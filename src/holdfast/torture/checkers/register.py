@@ -24,7 +24,7 @@ from holdfast.torture.checkers.linear import Linear, linearize
 Head = tuple[int, Any]
 
 UNSEEN = ("unseen",)
-"""Stands for every value that no read saw, as they cannot be told apart."""
+"""Stands for every value that no read saw, as they cannot be distinguished."""
 
 
 def check_register(history: Sequence[Call], initial: Head = (0, None)) -> Linear:

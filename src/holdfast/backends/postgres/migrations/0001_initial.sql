@@ -352,7 +352,7 @@ CREATE TABLE {schema}.subscriptions (
 );
 
 -- Unique, because two registrants at once have no row yet that one could lock for the other. A host has no session and
--- a session no frame, and NULLs never collide: the empty text, which is no id, stands for them.
+-- a session no frame, and NULLs never collide: the empty text, which is not a valid id, stands for them.
 CREATE UNIQUE INDEX subscriptions_key ON {schema}.subscriptions
 (key, (coalesce(session_id, '')), (coalesce(frame_id, '')))
 WHERE key IS NOT NULL AND enabled = 1;
