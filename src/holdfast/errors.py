@@ -418,7 +418,7 @@ class ReplicaBehind(Unavailable):
     def __init__(self, position: str | None, waited_ms: int) -> None:
         what = "the schema" if position is None else f"position {position!r}"
         super().__init__(
-            f"{what} was not reached within {waited_ms} ms: retry, raise wait_ms, or allow the primary to "
+            f"{what} was not replicated within {waited_ms} ms: retry, raise wait_ms, or allow the primary to "
             "answer with fall_back=True"
         )
         self.position, self.waited_ms = position, waited_ms

@@ -66,7 +66,7 @@ class End(enum.Enum):
     ROLLED_BACK = "its block ended, and it was rolled back"
     EXPIRED = "it was open for too long, and was rolled back"
     INTERRUPTED = "its block or a call inside was interrupted, and all of it was rolled back"
-    LOST = "the database gave it up"
+    LOST = "the database aborted it"
 
 
 LOOK_S: Final = 0.05

@@ -707,7 +707,7 @@ def test_prune_foretells_and_forgets(on: Any, filled: Any, url: str) -> None:
     assert on("prune", "--keep-revisions", 1, "--settled-batches", "1d", "--yes", "--json").json["revisions"] == 0
     nothing = on("prune", "--yes")
     assert nothing.code == 2
-    assert "nothing is named" in nothing.err
+    assert "name what to forget" in nothing.err
 
 
 def test_verify_says_ok(on: Any, filled: Any) -> None:

@@ -174,7 +174,7 @@ def test_a_listener_that_cannot_connect_warns_once_and_says_when_it_listens_agai
         ("DEBUG", "cannot listen"),
         ("DEBUG", "cannot listen"),
         ("INFO", "listening again"),
-        ("WARNING", "the listening connection was lost"),
+        ("WARNING", "lost the listening connection"),
     ]
     assert "canary" not in caplog.text
 

@@ -341,7 +341,7 @@ def test_the_largest_payload_that_is_accepted_ends_in_time(family: str) -> None:
 
 def test_a_failure_that_is_too_costly_to_find_is_reported_without_its_place() -> None:
     schema, payload = HONEST["tagged"]
-    with pytest.raises(InvalidRequest, match="too much work to say where") as info:
+    with pytest.raises(InvalidRequest, match="finding the place would take too much work") as info:
         schemas.require_valid("payload", encoded(payload | {"tag": "none"}), schema)
     assert (info.value.field, info.value.limit) == ("payload", None)
 

@@ -245,7 +245,7 @@ def test_limits_of_the_target_are_judged_before_anything_is_written() -> None:
         holdfast.Limits(id_bytes=40),
     ):
         with holdfast.open_blocking("memory:", limits=limits) as store:
-            refuse_without_a_trace(store, genuine(), "the file holds what the store refuses")
+            refuse_without_a_trace(store, genuine(), "the store refuses content of the file")
     # Narrow, and just wide enough: chunks are as large as the target accepts.
     with holdfast.open_blocking("memory:", limits=holdfast.Limits(commit_nodes=1, commit_items=2)) as store:
         assert transfer.restore(store, read(genuine())).outcome == "imported"

@@ -157,7 +157,7 @@ def test_waits_that_differ_by_chance_are_named() -> None:
 
     points = survives_crashes(worker, "order", setup=setup).points
     plays[0], most = 0, len(points) + 2  # the play after the crashes: that of the cancel
-    with pytest.raises(AssertionError, match="cancel at wait 1: no crash happened: the run waited 0 times, and 1 times"):
+    with pytest.raises(AssertionError, match="cancel at wait 1: no such wait: the run waited 0 times, and 1 times"):
         survives_crashes(worker, "order", setup=setup)
 
 

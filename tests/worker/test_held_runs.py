@@ -380,7 +380,7 @@ def test_a_recorded_result_that_is_not_of_the_declared_type_any_more_holds_the_r
         held = await deployed.process()
         assert held.is_held
         assert held.last_error is not None
-        assert "it recorded what is not a Long" in held.last_error
+        assert "its recorded value is not a valid Long" in held.last_error
 
     in_memory(play)
 

@@ -138,7 +138,7 @@ def test_a_result_that_json_cannot_hold_fails_by_name(url: str, store: holdfast.
     worker.run(until_idle=True)
     outcome = process_of(store).outcome
     assert isinstance(outcome, Failed)
-    assert "research: returned what cannot be stored: is not a JSON value" in outcome.message
+    assert "research: returned a value that cannot be stored: is not a JSON value" in outcome.message
 
 
 def test_a_worker_with_old_code_leaves_the_runs_of_a_new_version_alone(
@@ -525,10 +525,13 @@ def test_a_recorded_step_is_not_run_again(url: str, store: holdfast.BlockingStor
 MISTAKES: dict[str, tuple[Any, str]] = {
     "a name used twice": (lambda run: [run.step("x", int), run.step("x", int)], "was used before"),
     "a step in a step": (lambda run: run.step("outer", lambda: run.step("inner", int)), "inside of step 'outer'"),
-    "a result that cannot be stored": (lambda run: run.step("x", object), "run.step('x'): returned what cannot"),
+    "a result that cannot be stored": (
+        lambda run: run.step("x", object),
+        "run.step('x'): returned a value that cannot",
+    ),
     "a part of a result that cannot be stored": (
         lambda run: run.step("x", lambda: {"at": [set()]}),
-        "run.step('x'): returned what cannot be stored: is not a JSON value: value at /at/0 is of type set",
+        "run.step('x'): returned a value that cannot be stored: is not a JSON value: value at /at/0 is of type set",
     ),
     "an argument that cannot be stored": (lambda run: run.start("k", {"a": set()}), "args: is not a JSON value"),
     "a report that cannot be stored": (lambda run: run.progress({1}), "run.progress: payload: is not a JSON value"),

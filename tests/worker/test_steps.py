@@ -207,7 +207,7 @@ def test_a_typed_result_without_a_declared_type_is_refused_by_name(url: str, sto
 
     outcome = run_once(url, store, handler)
     assert isinstance(outcome, holdfast.processes.Failed)
-    assert "run.step('note'): returned what cannot be stored" in outcome.message
+    assert "run.step('note'): returned a value that cannot be stored" in outcome.message
     assert "declare the type" in outcome.message
 
 

@@ -191,7 +191,7 @@ def test_a_handler_or_step_that_returns_another_type_fails_by_name(way: str) -> 
     assert isinstance(outcome, Failed)
     place = "handler" if way == "async" else "run.step('count')"
     assert place in outcome.message
-    assert "returned what is not a int: expected int, got str" in outcome.message
+    assert "returned a value that is not a valid int: expected int, got str" in outcome.message
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_the_advice_to_declare_a_type_is_given_only_if_it_helps(value: Any, help
 
     outcome = outcome_of(parent)
     assert isinstance(outcome, Failed)
-    assert "returned what cannot be stored" in outcome.message
+    assert "returned a value that cannot be stored" in outcome.message
     assert ("declare the type" in outcome.message) is helps
 
 

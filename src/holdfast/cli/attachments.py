@@ -83,7 +83,7 @@ COMMANDS = (
             argument(
                 "--uncommitted",
                 action="store_true",
-                help="only what no commit made permanent; of all sessions if none is named",
+                help="only uncommitted ones; of all sessions if no session is given",
             ),
             *PAGE,
         ),

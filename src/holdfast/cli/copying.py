@@ -148,7 +148,7 @@ COMMANDS = (
         (
             argument("--from", dest="source", metavar="URL", required=True, help="the store to read"),
             argument("--to", dest="target", metavar="URL", required=True, help="the store to write, made by init"),
-            argument("--sessions-only", action="store_true", help="leave everything behind that is not a session"),
+            argument("--sessions-only", action="store_true", help="copy sessions only"),
             argument("--from-schema", metavar="NAME", help="the schema of a PostgreSQL source"),
             argument("--to-schema", metavar="NAME", help="the schema of a PostgreSQL target"),
             argument("--from-attachments", metavar="FOLDER", help="where the source keeps attachment bytes"),
@@ -160,7 +160,7 @@ COMMANDS = (
         "  `refused` (each `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not\n"
         "  copied), `forgotten` (what the target does not know of the sessions just copied: `turn_ids`,\n"
         "  `settled_source_keys`).",
-        "Run it again after an interruption: what is there is not copied twice. Nothing is overwritten.\n"
+        "Run it again after an interruption: nothing is copied twice. Nothing is overwritten.\n"
         "Leases are never copied: a running process arrives without an owner.\n"
         "Ids of earlier turns and source keys of settled work do not move: a turn or work from before the move that\n"
         "is sent again to the target runs again. Let retries end before you copy.\n"

@@ -190,7 +190,7 @@ COMMANDS = (
                 metavar="URL",
                 # Also accepted before the command.
                 default=argparse.SUPPRESS,
-                help="the store to play in: a path, sqlite:<path> or postgresql://… (default: a new file)",
+                help="the store to use: a path, sqlite:<path> or postgresql://… (default: a new file)",
             ),
             argument(
                 "--schema",

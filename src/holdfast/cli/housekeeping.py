@@ -45,7 +45,7 @@ def prune(call: Call) -> int:
         occurrences_older_than_ms=given.occurrences,
     )
     if policy == holdfast.RetentionPolicy():
-        raise Misused("nothing is named that may be forgotten: add --keep-revisions, --settled-batches, …")
+        raise Misused("name what to forget: add --keep-revisions, --settled-batches, …")
     with call.store() as store:
         foreseen = store.maintenance.prune(policy, dry_run=True)
         if given.dry_run:
@@ -168,14 +168,16 @@ COMMANDS = (
     ),
     Command(
         "prune",
-        "forget what you no longer need to remember",
+        "forget old revisions, settled work and ended processes",
         prune,
         (
-            argument("--keep-revisions", metavar="N", type=whole, help="keep so many revisions of each session"),
+            argument("--keep-revisions", metavar="N", type=whole, help="revisions of each session to keep"),
             argument("--settled-batches", metavar="TIME", type=duration_ms, help="forget settled work older than this"),
-            argument("--ended-processes", metavar="TIME", type=duration_ms, help="forget processes ended before that"),
+            argument(
+                "--ended-processes", metavar="TIME", type=duration_ms, help="forget processes that ended longer ago"
+            ),
             argument("--occurrences", metavar="TIME", type=duration_ms, help="forget occurrences older than this"),
-            argument("--dry-run", action="store_true", help="only say what would be forgotten"),
+            argument("--dry-run", action="store_true", help="only show what would be forgotten"),
             YES,
         ),
         (
@@ -188,12 +190,12 @@ COMMANDS = (
     ),
     Command(
         "verify",
-        "read everything and say what is wrong",
+        "read everything and report damage",
         verify,
         (),
         ("holdfast verify --url agent.db", "holdfast verify --json | jq .ok"),
         "An object: `ok`, and every field of `VerifyReport`.",
-        "The exit code is 1 if anything is wrong. Nothing is written, and others may continue working.\n"
+        "The exit code is 1 if anything is wrong. Writes nothing, and blocks no other program.\n"
         "Attachment bytes outside the database are read only if --attachments names their folder: without it, they\n"
         "are counted as `unread_attachments`, and ok says nothing about them. `foreign_attachments` are elsewhere.",
     ),

@@ -25,7 +25,7 @@ def limit(call: Call) -> int:
     given = call.options
     is_set = given.at_once is not None or given.per_key is not None
     if given.none and is_set:
-        raise holdfast.InvalidRequest("--none", "takes the limits away: leave out --at-once and --per-key")
+        raise holdfast.InvalidRequest("--none", "removes the limits: leave out --at-once and --per-key")
     shown: holdfast.queue.KindLimit | None
     with call.store() as store:
         if given.none:
@@ -127,7 +127,7 @@ COMMANDS = (
             KIND,
             argument("--at-once", metavar="N", type=int, help="of the whole kind"),
             argument("--per-key", metavar="N", type=int, help="of each key"),
-            argument("--none", action="store_true", help="take both limits away"),
+            argument("--none", action="store_true", help="remove both limits"),
         ),
         (
             "holdfast queue limit send-mail",
@@ -139,12 +139,12 @@ COMMANDS = (
     ),
     Command(
         "queue pause",
-        "let nothing of a kind be claimed",
+        "stop claims of a kind of work",
         pause_kind,
         (KIND,),
         ("holdfast queue pause send-mail",),
         CHANGED,
-        "Work that is claimed continues. Runs of the kind are not claimed either.",
+        "Claimed work continues. Runs of the kind are not claimed either.",
     ),
     Command(
         "queue resume",
@@ -156,12 +156,12 @@ COMMANDS = (
     ),
     Command(
         "sessions pause",
-        "let nothing in a session's queue be claimed",
+        "stop claims in a session's queue",
         pause_session,
         (SESSION,),
         ("holdfast sessions pause chat-42",),
         CHANGED,
-        "Work that is claimed continues.",
+        "Claimed work continues.",
     ),
     Command(
         "sessions resume",

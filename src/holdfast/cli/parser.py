@@ -63,10 +63,10 @@ COMMANDS: tuple[Command, ...] = (
 GROUPS = {
     "sessions": "conversations: list, read, draw, move, fork, delete",
     "queue": "work that waits for a session",
-    "leases": "rights to act on a session or a process",
+    "leases": "exclusive rights on a session or a process",
     "processes": "background processes and their logs",
     "runs": "durable functions: waits and steps",
-    "triggers": "subscriptions and what fires them",
+    "triggers": "subscriptions and their occurrences",
     "schedules": "cron schedules: list, pause, run at once",
     "attachments": "bytes that sessions refer to",
     "workers": "programs that claim work",
@@ -93,7 +93,7 @@ SUGGESTED = 3
 
 EXIT_CODES = {
     0: "done",
-    1: "refused, not found, or something was found wrong",
+    1: "refused, not found, or a check failed",
     2: "the call is wrong: fix it",
     3: "the database is not available now: retry",
     4: "store and program do not fit: init, migrate or upgrade",
@@ -101,7 +101,7 @@ EXIT_CODES = {
     70: "a defect of this program",
     74: "input or output failed, as on a full disk",
     130: "interrupted",
-    141: "the reader of the output left before the command was done",
+    141: "the reader of the output closed it before the command was done",
 }
 
 
@@ -172,7 +172,7 @@ def build(words: Sequence[str] | None = None) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    root.add_argument("--version", action=Version, nargs=0, help="print the version and leave")
+    root.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
     _add(root, COMMON)
     unset = dict.fromkeys(("url", "schema", "pooler", "attachments", "patience", "declared"))
     root.set_defaults(**unset, json=False, debug=False)

@@ -227,7 +227,7 @@ COMMANDS = (
         ),
         ("holdfast queue list", "holdfast queue list --session chat-42 --pending"),
         "An object: `items` (each a `WorkBatch`) and `complete` (false if `--limit` cut the list).",
-        "Without --session every session is asked in turn, in the order in which they were made.",
+        "Without --session, reads every session in the order of creation.",
     ),
     Command(
         "queue show",
@@ -253,7 +253,7 @@ COMMANDS = (
         (SESSION, BATCH, YES),
         ("holdfast queue release chat-42 batch:5f0c… --yes",),
         "An object: `batches`, each a `WorkBatch` of the claim.",
-        "Asks first. Use it when the owner hangs or is gone: its attempt counts, and it can settle nothing any more.",
+        "Asks first. Use it when the owner hangs or is gone: its attempt counts, and it can no longer settle the work.",
     ),
     Command(
         "queue dead",
@@ -274,7 +274,7 @@ COMMANDS = (
         (SESSION, BATCH, YES),
         ("holdfast queue retry chat-42 batch:5f0c… --yes",),
         "The `WorkBatch`, pending.",
-        "Asks first. All its attempts are before it again.",
+        "Asks first. Its attempts start over.",
     ),
     Command(
         "queue drop",

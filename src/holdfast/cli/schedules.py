@@ -115,7 +115,7 @@ COMMANDS = (
     ),
     Command(
         "schedules resume",
-        "let a paused schedule continue",
+        "resume a paused schedule",
         resume,
         (NAME,),
         ("holdfast schedules resume nightly-report",),

@@ -323,8 +323,8 @@ COMMANDS = (
         "list sessions",
         list_sessions,
         (
-            argument("--owner", metavar="OWNER", help="only those of this owner"),
-            argument("--parent", metavar="SESSION", help="only those started by or forked from this session"),
+            argument("--owner", metavar="OWNER", help="only sessions of this owner"),
+            argument("--parent", metavar="SESSION", help="only sessions started by or forked from this session"),
             argument("--prefix", metavar="TEXT", help="only ids that begin so, in the order of ids"),
             argument(
                 "--label",
@@ -332,7 +332,7 @@ COMMANDS = (
                 type=label,
                 action="append",
                 default=[],
-                help="only those with this label",
+                help="only sessions with this label",
             ),
             argument("--changed-since", metavar="MS", type=whole, help="only changes since then, in order of change"),
             argument("--newest-first", action="store_true", help="by the last change, the newest first"),

@@ -105,7 +105,7 @@ COMMANDS = (
         init,
         examples=("holdfast init --url agent.db", "holdfast init --url postgresql://db/app --schema agents"),
         json="An object: `created` (false if the store was there already), `schema_version`.",
-        notes="Does nothing to a store that is there. No other command makes one.",
+        notes="Leaves an existing store as it is. No other command makes one.",
         without=("--attachments",),
     ),
     Command(
@@ -138,7 +138,7 @@ COMMANDS = (
             "holdfast schema --url postgresql://db/app --distribute-by family | psql postgresql://db/app",
         ),
         json="An object: `ddl`.",
-        notes="Opens and asks nothing, so the store need not exist.",
+        notes="Opens no store, so it need not exist.",
         without=("--attachments", "--patience"),
     ),
 )

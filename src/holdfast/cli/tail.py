@@ -46,7 +46,7 @@ def tail(call: Call) -> int:
     if given.from_start and given.since:
         raise Misused("--from-start and --since name two places to begin: give one")
     if given.process is not None and given.interval is not None:
-        raise Misused("--interval is between two looks, and one process is waited for: leave it out")
+        raise Misused("--interval is for polling, and one process is waited for: leave it out")
     ends_s = None if given.for_ms is None else time.monotonic() + given.for_ms / 1000
     with call.store() as store:
         try:

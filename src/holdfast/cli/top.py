@@ -18,24 +18,24 @@ def top(call: Call) -> int:
 COMMANDS = (
     Command(
         "top",
-        "watch workers, queues and what needs attention",
+        "watch workers, queues and concerns",
         top,
         (
-            argument("--once", action="store_true", help="print one picture, after one interval, and end"),
+            argument("--once", action="store_true", help="print one picture after one interval, and exit"),
             argument(
                 "--interval",
                 metavar="TIME",
                 type=up_to("1h"),
                 default=INTERVAL_MS,
-                help="between two looks (default 2s, at least 100ms)",
+                help="polling interval (default 2s, at least 100ms)",
             ),
         ),
         ("holdfast top", "holdfast top --once", "holdfast top --once --interval 500ms --json"),
         "An object, one a line without `--once`: `at_ms`, `rates` (`turns`, `events`, `is_complete`, or null at the\n"
-        "first look), `running_processes` (at most 1000 are counted), `workers` (each a `WorkerInfo`), `depths`\n"
+        "first poll), `running_processes` (at most 1000 are counted), `workers` (each a `WorkerInfo`), `depths`\n"
         "(each a `QueueDepth`), `concerns` (each a `Concern`).",
         "q, Escape or Ctrl-C leaves. On a terminal that cannot be drawn on, pictures follow each other until Ctrl-C.\n"
         "A rate counts committed turns, and events of processes: steps, signals, progress and ends. ≥ means that more\n"
-        "changed than one look reads. Attention is looked for every 10 s.",
+        "changed than one poll reads. The list of concerns is read every 10 s.",
     ),
 )

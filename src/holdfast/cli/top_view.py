@@ -74,7 +74,7 @@ def top(call: Call) -> int:
     """Show the store until the user leaves."""
     pause_s = max(LEAST_INTERVAL_MS, call.options.interval) / 1000
     if not call.options.once and not call.options.json and call.terminal.columns is None:
-        raise Misused("there is no terminal to draw on: add --once, or --json for a line of JSON at each look")
+        raise Misused("there is no terminal to draw on: add --once, or --json for a line of JSON at each poll")
     with call.store() as store:
         looks = Looks(store)
         try:
@@ -221,7 +221,7 @@ def _workers(picture: Picture, calls: int, width: int | None) -> list[list[Part]
     ]
     titles = (f"workers {len(rows)}, calls {calls}", "calls", "report", "kinds")
     lines = _table(titles, rows, width, may_lose_last=True)
-    return lines if rows else [*lines, [("none is alive: start one with `holdfast worker`", "yellow")]]
+    return lines if rows else [*lines, [("no worker is alive: start one with `holdfast worker`", "yellow")]]
 
 
 def _attention(picture: Picture, width: int | None) -> list[list[Part]]:

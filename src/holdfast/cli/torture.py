@@ -187,7 +187,7 @@ def minutes(text: str) -> float:
 COMMANDS = (
     Command(
         "torture",
-        "break things around a scratch store and see what holds",
+        "inject faults around a scratch store and check its guarantees",
         torture,
         (
             argument("--fault", metavar="NAME", action="append", help="only this fault; may be given several times"),

@@ -113,7 +113,7 @@ def _option(name: str, value: str) -> list[str]:
 COMMANDS = (
     Command(
         "why",
-        "say why a session, process or schedule does not continue",
+        "explain why a session, process or schedule is stuck",
         why,
         (argument("id", metavar="ID", help="the id of a session, a process or a schedule"),),
         ("holdfast why chat-42", "holdfast why research-1 --json"),

@@ -141,8 +141,8 @@ COMMANDS = (
         worker,
         (
             argument("worker", metavar="MODULE:NAME", help="a `holdfast.Worker`, such as app:worker"),
-            argument("--until-idle", action="store_true", help="end once no more work can be claimed"),
-            argument("--reload", action="store_true", help="start anew when a Python file below this folder changes"),
+            argument("--until-idle", action="store_true", help="exit once no more work can be claimed"),
+            argument("--reload", action="store_true", help="restart when a Python file below this folder changes"),
             argument("--metrics-port", metavar="PORT", type=whole, help="serve OpenMetrics there; 0 is any free port"),
             argument(
                 "--metrics-host",

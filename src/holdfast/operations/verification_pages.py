@@ -111,7 +111,7 @@ async def next_rows(tx: Transaction, kind: type[R], place: Place, tally: Tally) 
     if last is None or not may_follow(rows, PAGE):
         return rows, None
     if place.after is not None and last <= place.after:
-        tally.note(Finding(table_of(kind), _name(last), "stands before what it comes after: the order is damaged"))
+        tally.note(Finding(table_of(kind), _name(last), "is out of order"))
         return rows, None
     return rows, Place(last)
 

@@ -181,7 +181,7 @@ def _sleeping(process: Process) -> Cause:
             f"deterministic: mend it. `holdfast runs replay {process.id} --app MODULE:WORKER` names each difference",
             since_ms=process.updated_at_ms,
             error=process.last_error,
-            next="it is tried again, and continues if the code fits",
+            next="a worker tries it again, and continues it if the code fits",
             next_at_ms=process.due_at_ms,
             remedy=("runs", "show", process.id),
         )

@@ -100,9 +100,11 @@ def check_lease(field: str, value: object, limits: Limits) -> Lease:
 def check_sleep(asked: Sleep) -> None:
     """Refuse a sleep that only a request to cancel would end."""
     if asked.due_at_ms is None and asked.wait is None:
-        raise InvalidRequest("due_at_ms", "is missing, and so is wait: say when the run continues, or on which signal")
+        raise InvalidRequest(
+            "due_at_ms", "is missing, and so is wait: give the time or the signal at which the run continues"
+        )
     if asked.error is not None and asked.due_at_ms is None:
-        raise InvalidRequest("due_at_ms", "is missing: say when a run with an error is tried again")
+        raise InvalidRequest("due_at_ms", "is missing: give the time of the next attempt")
 
 
 def require_run(row: ProcessRow) -> ProcessRow:

@@ -95,7 +95,7 @@ def validate(field: str, encoded: bytes, schema: Document) -> None:
         if all(compiled.validator.is_valid(part) for _, part in parts):
             return
         if not is_within(cost, payload, most=most, most_steps=COUNTING_STEPS, ends_early=False):
-            raise InvalidRequest(field, "does not fit its schema, and it would take too much work to say where")
+            raise InvalidRequest(field, "does not fit its schema, and finding the place would take too much work")
     for start, part in parts:
         _require_valid(field, part, compiled.validator, start)
 

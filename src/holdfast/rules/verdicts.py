@@ -19,7 +19,9 @@ from holdfast.rules import leases
 def require_fresh(verdict: str) -> None:
     """Refuse an operation that must see other transactions' commits in a transaction that reads an old snapshot."""
     if verdict == "isolation":
-        raise InvalidRequest("connection", "this operation must see what others commit: BEGIN at READ COMMITTED for it")
+        raise InvalidRequest(
+            "connection", "this operation must see commits of other transactions: BEGIN at READ COMMITTED for it"
+        )
 
 
 def refuse_claim(verdict: str, session_id: str, claim_id: str = "") -> None:

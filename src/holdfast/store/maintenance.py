@@ -406,7 +406,7 @@ class OutsideBytes:
             look.damage("attachment_objects", row.attachment_id, error)
         except Unavailable as error:
             self._failures += 1
-            given_up = "; the rest is not read any more" if self._failures == FAILURES_IN_A_ROW else ""
+            given_up = "; the rest is skipped" if self._failures == FAILURES_IN_A_ROW else ""
             look.note(Finding("attachment_objects", row.attachment_id, f"cannot be read: {error.message}{given_up}"))
             return look.findings
         self._failures = 0

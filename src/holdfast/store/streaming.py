@@ -80,10 +80,15 @@ class Emitter:
             except ClaimLost:
                 return  # the next `emit` raises it
             except Unavailable as error:
-                log_event("session", WARNING, "emitted values wait (%(error_class)s)", error_class=type(error).__name__)
+                log_event(
+                    "session",
+                    WARNING,
+                    "cannot write emitted values, retrying (%(error_class)s)",
+                    error_class=type(error).__name__,
+                )
                 await asyncio.sleep(AWAY_S)
             except HoldfastError as error:
-                message = "emitted values cannot be written (%(error_class)s)"
+                message = "gave up writing emitted values (%(error_class)s)"
                 log_event("session", WARNING, message, error_class=type(error).__name__)
                 return
 
@@ -140,4 +145,9 @@ class Emitter:
             )
         except HoldfastError as error:
             # Followers ignore the values of a turn that has ended, and a later turn removes them.
-            log_event("session", WARNING, "emitted values stay (%(error_class)s)", error_class=type(error).__name__)
+            log_event(
+                "session",
+                WARNING,
+                "could not delete emitted values (%(error_class)s)",
+                error_class=type(error).__name__,
+            )

@@ -102,7 +102,7 @@ def not_cancelled(expected: End, found: End, number: int) -> list[str]:
     """Say in which way a run that was cancelled at a wait did not end so."""
     end = found.last
     if found.idle < number:
-        return [f"no crash happened: the run waited {found.idle} times, and {expected.idle} times before, by chance"]
+        return [f"no such wait: the run waited {found.idle} times, and {expected.idle} times before, by chance"]
     if end is None or end["type"] != "cancelled":
         return [f"run 'run' ended as {end or 'nothing: it continues'}"]
     return []

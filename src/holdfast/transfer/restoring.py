@@ -77,7 +77,7 @@ class Held:
             self._store.leases.release(self.lease)
         if isinstance(error, holdfast.LeaseLost):
             raise holdfast.errors.ImportRefused(
-                f"session {self._session_id!r} was taken over during the import: import it again, and it continues"
+                f"session {self._session_id!r} was taken over during the import: import it again to continue"
             ) from error
 
 
@@ -205,7 +205,7 @@ def _rehearse(target: Target, bundle: Bundle) -> None:
         except holdfast.errors.ImportRefused:
             raise
         except (holdfast.InvalidRequest, holdfast.Conflict, holdfast.NotFound) as error:
-            problem = f"the file holds what the store refuses: {error.text}"
+            problem = f"the store refuses content of the file: {error.text}"
             raise holdfast.errors.ImportRefused(problem, *error.next_step) from error
 
 

@@ -78,9 +78,7 @@ class Claimer(Generic[C]):
                 self._runner.outages.note(error)
                 if not error.retryable:
                     raise
-                log_event(
-                    "worker", WARNING, "no work can be claimed (%(error_class)s)", error_class=type(error).__name__
-                )
+                log_event("worker", WARNING, "cannot claim work (%(error_class)s)", error_class=type(error).__name__)
                 await asyncio.sleep(AWAY_S)
 
     async def start_one(self) -> bool:

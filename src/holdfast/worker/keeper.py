@@ -159,9 +159,7 @@ class Keeper:
         try:
             self._store.workers.leave(self._owner_id)
         except holdfast.HoldfastError as error:
-            log_event(
-                "worker", WARNING, "the worker stays listed for a while (%(error_class)s)", error_class=_name(error)
-            )
+            log_event("worker", WARNING, "could not unregister the worker (%(error_class)s)", error_class=_name(error))
         self._store.close()
 
     def _run(self) -> None:
@@ -218,7 +216,7 @@ class Keeper:
         except Exception as error:
             # Also an error that should not be: without this thread, every claim of the worker would expire.
             self.outages.note(error)
-            log_event("worker", WARNING, "claims could not be renewed (%(error_class)s)", error_class=_name(error))
+            log_event("worker", WARNING, "could not renew claims (%(error_class)s)", error_class=_name(error))
             self.give_up_overdue()
             # The database is away: try again soon, but not in a busy loop.
             time.sleep(min(0.5, min(lifetimes) / 1000 / 10))
@@ -314,11 +312,11 @@ class Keeper:
             freed = self._store.workers.release(worker.id)
             self._store.workers.leave(worker.id)
         except holdfast.HoldfastError as error:
-            message = "work of a dead worker is not free yet (%(error_class)s)"
+            message = "could not free the work of a dead worker (%(error_class)s)"
             log_event("worker", WARNING, message, error_class=_name(error))
             return False
         self._neighbours.remove(worker)
-        message = "a worker of this host is dead; %(batches)s batches and %(runs)s runs of it are free"
+        message = "freed %(batches)s batches and %(runs)s runs of a dead worker on this host"
         log_event("worker", INFO, message, batches=freed.batches, runs=freed.runs)
         return True
 

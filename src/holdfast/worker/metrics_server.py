@@ -78,7 +78,9 @@ def metrics_served(worker: Worker, host: str, port: int) -> Generator[int]:
         try:
             return own + ([] if store is None else _depths(store))
         except holdfast.HoldfastError as error:
-            log_event("worker", WARNING, "depths are not read (%(error_class)s)", error_class=type(error).__name__)
+            log_event(
+                "worker", WARNING, "could not read queue depths (%(error_class)s)", error_class=type(error).__name__
+            )
             return own
 
     try:

@@ -106,7 +106,7 @@ class Runs:
         with runner.holding(claim.lease, self._lease_ms, sent_s) as held:
             held.may_run_again = not self._must_expire(claim)
             try:
-                await runner.persist("a run is not loaded", journal.load)
+                await runner.persist("cannot load a run", journal.load)
                 outcome = await self._outcome(handler, run, journal, held)
                 held.is_settling = True
                 await self._settle(run, outcome)
@@ -143,7 +143,7 @@ class Runs:
                 await self._settle(run, abandoned(run, journal, self._runner.owner_id))
         except holdfast.HoldfastError as error:
             # It is not given back: the worker that takes it over once the lease ends abandons it.
-            log_event("worker", WARNING, "a run was not settled (%(error_class)s)", error_class=type(error).__name__)
+            log_event("worker", WARNING, "could not settle a run (%(error_class)s)", error_class=type(error).__name__)
 
     async def _after(self, handler: Registered, run: Run, journal: Journal, error: BaseException) -> None:
         """Settle a run whose handler raised an error."""
@@ -168,7 +168,7 @@ class Runs:
         except (holdfast.LeaseLost, holdfast.AlreadyTerminal, holdfast.errors.ReplayConflict):
             self._runner.count_lost(held, handler.name)
         except holdfast.HoldfastError as error:
-            log_event("worker", WARNING, "a run was not settled (%(error_class)s)", error_class=type(error).__name__)
+            log_event("worker", WARNING, "could not settle a run (%(error_class)s)", error_class=type(error).__name__)
 
     async def _outcome(
         self, handler: Registered, run: Run, journal: Journal, held: Held
@@ -211,7 +211,7 @@ class Runs:
         run.signals.declared = handler.signals
         names = None if handler.signals is None else sorted(handler.signals)
         if names != journal.declared:
-            await self._runner.persist("signals are not declared", lambda: journal.declare(names))
+            await self._runner.persist("cannot declare signals", lambda: journal.declare(names))
         if handler.is_async:
             run.watch_tasks()
         given = run if handler.is_async else BlockingRun(run, OnLoop(loop))
@@ -258,7 +258,7 @@ class Runs:
         if not isinstance(outcome, holdfast.processes.Completed):
             for child_id in run.all_children():
                 await self._cancel_child(run.id, child_id, outcome)
-        await self._runner.persist("a run is not ended", lambda: self._end(run, outcome))
+        await self._runner.persist("cannot end a run", lambda: self._end(run, outcome))
         if isinstance(outcome, holdfast.processes.Completed | holdfast.processes.Cancelled):
             self._runner.tally.done += 1
 
@@ -280,7 +280,7 @@ class Runs:
         if error.field != "outcome.value":
             return error
         handler = self._runner.handlers.of_run(run.kind, run.version)
-        return holdfast.InvalidRequest(handler.name, f"returned what cannot be stored: {error.problem}")
+        return holdfast.InvalidRequest(handler.name, f"returned a value that cannot be stored: {error.problem}")
 
     async def _complete(self, run: Run, outcome: holdfast.processes.ProcessOutcome) -> None:
         parent = parent_run(run.claim.process.provenance.caused_by)
@@ -297,11 +297,11 @@ class Runs:
         if isinstance(outcome, holdfast.processes.Cancelled):
             reason = outcome.message
         try:
-            await self._runner.persist("a child is not cancelled", lambda: cancel_newest(self._store, child_id, reason))
+            await self._runner.persist("cannot cancel a child", lambda: cancel_newest(self._store, child_id, reason))
         except (holdfast.AlreadyTerminal, holdfast.UnknownProcess):
             pass
         except holdfast.HoldfastError as error:
-            message = "a child was not cancelled (%(error_class)s)"
+            message = "could not cancel a child (%(error_class)s)"
             log_event("worker", WARNING, message, error_class=type(error).__name__)
 
     async def _continue(self, handler: Registered, run: Run, journal: Journal, over: Continued) -> None:
@@ -311,7 +311,7 @@ class Runs:
         """
         going_on = partial(continued, self._store, run, journal, over)
         try:
-            has_ended = await self._runner.persist("a run is not continued", going_on)
+            has_ended = await self._runner.persist("cannot continue a run", going_on)
         except holdfast.HoldfastError as error:
             if _is_of(error, run.id) or isinstance(error, holdfast.errors.ReplayConflict):
                 raise
@@ -322,13 +322,13 @@ class Runs:
         if has_ended:
             self._runner.tally.done += 1
             return
-        await self._runner.persist("a run is not loaded", journal.refresh)
+        await self._runner.persist("cannot load a run", journal.refresh)
         await self._settle(run, cancelled(journal, None))
 
     async def _suspend(self, claim: holdfast.processes.RunClaim, journal: Journal, asleep: Suspended) -> None:
         waits = _listed(asleep)[: self._store.limits.batch_items]
         await self._runner.persist(
-            "a run is not suspended",
+            "cannot suspend a run",
             lambda: self._store.processes.suspend(
                 claim.lease, seen=journal.seen, due_at_ms=asleep.due_at_ms, wait=asleep.wait, waits=waits
             ),
@@ -343,14 +343,14 @@ class Runs:
         name = f"{HELD}{hash_of(conflict.name)}"  # a name of any length
         if name not in journal.held:
             facts = {"value": {"step": conflict.name, "problem": conflict.problem}}
-            await persist("a held run is not recorded", lambda: journal.record(name, facts))
-        now_ms = await persist("the time is not read", store.now_ms)
+            await persist("cannot record a held run", lambda: journal.record(name, facts))
+        now_ms = await persist("cannot read the time", store.now_ms)
         delay_ms = hold_delay_ms(now_ms - journal.held[name], chance=random.random())  # noqa: S311 - spreads retries
         message = "run %(process_id)s of kind %(kind)r is held: its code has changed: see holdfast why"
         log_event("worker", WARNING, message, process_id=run.id, kind=run.kind)
         self._runner.tally.count(Failure("process", run.kind, run.id, None, run.attempt, conflict, delay_ms, held=True))
         await persist(
-            "a run is not held",
+            "cannot hold a run",
             lambda: store.processes.suspend(
                 run.claim.lease, seen=journal.seen, due_at_ms=now_ms + delay_ms, error=described(conflict, store.limits)
             ),
@@ -366,7 +366,7 @@ class Runs:
             await self._settle(run, holdfast.processes.Failed(said, code="handler_failed"))
         else:
             await self._runner.persist(
-                "a failure is not recorded",
+                "cannot record a failure",
                 lambda: self._store.processes.retry_later(run.claim.lease, said, retry_in_ms=delay_ms),
             )
 

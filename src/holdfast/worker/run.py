@@ -365,7 +365,7 @@ class Run:
             self.steps.require_room(place)
             await self.steps.record_failures()
             step = {"value": child_id, **facts}
-            await self.steps.write("a child is not started", lambda: self._journal.record_with(place, step, start))
+            await self.steps.write("cannot start a child", lambda: self._journal.record_with(place, step, start))
             self.steps.reach(place)
         if not detached:
             self._children.append(child_id)
@@ -395,7 +395,7 @@ class Run:
         found = self.steps.find(place, call="child.result")
         if found is None:
             await self.steps.record_failures()
-            outcome = await self._persist("a child is not read", lambda: self._outcome_of(child_id))
+            outcome = await self._persist("cannot read a child", lambda: self._outcome_of(child_id))
             if outcome is None:
                 self.steps.asked.discard(place)
                 look_at_ms = await self._store.now_ms() + LOOK_AT_CHILD_MS
@@ -405,10 +405,10 @@ class Run:
                 # The whole value: the journal of this run must not depend on artifacts of the child, which may be
                 # pruned first.
                 ended = outcome
-                result = await self._persist("a result is not read", lambda: value_of(self._store.artifacts, ended))
+                result = await self._persist("cannot read a result", lambda: value_of(self._store.artifacts, ended))
                 outcome = holdfast.processes.Completed(result)
             found = await self.steps.record(place, {"value": msgspec.to_builtins(outcome)})
-        value = await self._persist("a result is not read", lambda: self._journal.value_of(found))
+        value = await self._persist("cannot read a result", lambda: self._journal.value_of(found))
         outcome = msgspec.convert(value, holdfast.processes.ProcessOutcome)
         if not isinstance(outcome, holdfast.processes.Completed):
             raise ChildFailed(child_id, outcome)
@@ -439,7 +439,7 @@ class Run:
             self._journal.require_room("progress")
             await self.steps.record_failures()
             try:
-                await self.steps.write("progress is not reported", lambda: self._journal.report(payload, key))
+                await self.steps.write("cannot report progress", lambda: self._journal.report(payload, key))
             except holdfast.InvalidRequest as error:
                 raise holdfast.InvalidRequest("run.progress", f"payload: {error.problem}", limit=error.limit) from None
         self.steps.reach(counted)

@@ -44,7 +44,7 @@ class StepConflict(holdfast.Conflict):
         super().__init__(
             f"run {process_id!r}, step {name!r}: {problem}: if its code has changed, let the old code finish its runs, "
             "and register the changed handler under a new version; if not, the handler is not deterministic: take "
-            "times, random values and what others may change from run.now(), run.uuid() and steps; compare with "
+            "times, random values and outside data from run.now(), run.uuid() and steps; compare with "
             f"`holdfast runs replay {process_id} --app MODULE:WORKER`"
         )
         self.process_id = process_id

@@ -171,7 +171,7 @@ class Runner:
         stored = [await queue.get(claim.session_id, batch.batch_id) for batch in claim.batches]
         for batch in stored:
             if batch is not None and batch.state == "dead" and NOT_SURVIVED in (batch.last_error or ""):
-                log_event("worker", INFO, "work that was lost in an outage is taken off the dead letters")
+                log_event("worker", INFO, "retrying dead work that an outage had interrupted")
                 await queue.retry(batch.session_id, batch.batch_id)
         return all(batch is None or batch.settled_at_ms is not None for batch in stored)
 
@@ -218,7 +218,7 @@ class Runner:
 
 
 def _log_kept(error: holdfast.HoldfastError) -> None:
-    log_event("worker", WARNING, "work was not given back (%(error_class)s)", error_class=type(error).__name__)
+    log_event("worker", WARNING, "could not give work back (%(error_class)s)", error_class=type(error).__name__)
 
 
 def described(error: BaseException, limits: holdfast.Limits | None = None) -> str:

@@ -71,7 +71,7 @@ def target(every: Every, handlers: Handlers) -> dict[str, Any]:
         problem = f"schedule {every.name!r} makes work that has no handler: add @worker.job({every.kind!r})"
         raise holdfast.InvalidRequest("kind", problem)
     if every.session_id is not None:
-        raise holdfast.InvalidRequest("session_id", f"does not go with {every.kind!r}: its handler is one of runs")
+        raise holdfast.InvalidRequest("session_id", f"cannot be used with {every.kind!r}: its handler is for runs")
     try:
         handlers.check_start(every.kind, versions[-1], every.payload)
     except holdfast.InvalidRequest as error:

@@ -188,7 +188,7 @@ class Steps:
 
     async def record(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
         """Record a step. Return it as it is recorded."""
-        found = await self.write("a step is not recorded", lambda: self.journal.record(name, facts))
+        found = await self.write("cannot record a step", lambda: self.journal.record(name, facts))
         self.reach(name)
         return found
 
@@ -248,7 +248,7 @@ class Steps:
             step = facts["step"]
             name = f"{FAILED}{step}:{self.journal.failed[step] + 1}"
             told = {key: facts[key] for key in ("step", "attempt", "error", "took_ms")}
-            await self.persist("a failure is not recorded", partial(self.journal.record, name, told))
+            await self.persist("cannot record a failure", partial(self.journal.record, name, told))
 
     async def once(self, name: str, make: Callable[[], Awaitable[Any]], *, call: str) -> Any:
         """Return the value of a step of the run's own: the recorded one, or a new one. Errors name the call."""
@@ -387,7 +387,7 @@ class StepCall:
         except (holdfast.InvalidRequest, TypeError, msgspec.MsgspecError) as error:
             helps = self._declared is None and typed_values.is_declarable(document)
             hint = ": declare the type that the function returns" if helps else ""
-            problem = f"returned what cannot be stored: {self._problem_of(document, error)}{hint}"
+            problem = f"returned a value that cannot be stored: {self._problem_of(document, error)}{hint}"
             refused = holdfast.InvalidRequest(f"run.step({self.name!r})", problem)
             self._note(refused, began_s)
             raise refused from error
@@ -410,14 +410,14 @@ class StepCall:
         """Return the recorded result, as the type that the function declares."""
         assert self.found is not None
         found = self.found
-        value = await self._steps.persist("a result is not read", lambda: self._steps.journal.value_of(found))
+        value = await self._steps.persist("cannot read a result", lambda: self._steps.journal.value_of(found))
         if not typed_values.is_typed(self._declared):
             return value
         try:
             return typed_values.decoded(value, self._declared)
         except (TypeError, msgspec.ValidationError) as error:
             name = typed_values.name_of(self._declared)
-            self._steps.refuse(self.name, f"it recorded what is not a {name}: {error}")
+            self._steps.refuse(self.name, f"its recorded value is not a valid {name}: {error}")
 
 
 def checked_result(place: str, value: Any, declared: Any) -> Any:
@@ -425,7 +425,7 @@ def checked_result(place: str, value: Any, declared: Any) -> Any:
     try:
         return typed_values.result_document(value, declared)
     except (TypeError, msgspec.MsgspecError) as error:
-        problem = f"returned what is not a {typed_values.name_of(declared)}: {error}"
+        problem = f"returned a value that is not a valid {typed_values.name_of(declared)}: {error}"
         raise holdfast.InvalidRequest(place, problem) from error
 
 

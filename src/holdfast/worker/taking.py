@@ -172,7 +172,7 @@ class Signals:
         log_event("worker", WARNING, message, signal=name, process_id=self._run.id)
         facts = {"value": number, "signal": name, "error": problem}
         # Not among what the handler has got to: when it runs again, it meets no signal that was rejected.
-        await steps.write("a signal is not rejected", lambda: self._journal.record(f"{REJECTED}{name}:{number}", facts))
+        await steps.write("cannot reject a signal", lambda: self._journal.record(f"{REJECTED}{name}:{number}", facts))
 
     # Places.
 
@@ -205,7 +205,7 @@ class Signals:
                 )
                 with suppress(holdfast.WaitTimeout):
                     await run.while_wanted(coming)
-            await self._persist("signals are not read", self._journal.refresh)
+            await self._persist("cannot read signals", self._journal.refresh)
             if left_ms <= 0:
                 number = self._free(name)
                 return number if number < len(self._journal.signals.get(name, [])) else None

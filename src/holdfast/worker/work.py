@@ -107,7 +107,7 @@ class Work:
         """Run a turn and commit it. Return False if a person interrupted it."""
         runner = self._runner
         session = runner.store.sessions.handle(_work(held).session_id)
-        turn = await runner.persist("a turn is not loaded", lambda: session.turn(claim=_work(held)).__aenter__())
+        turn = await runner.persist("cannot load a turn", lambda: session.turn(claim=_work(held)).__aenter__())
         if not turn.replayed:
             given = turn if handler.is_async else holdfast.blocking.Turn(turn, cast("Any", OnLoop(runner.caller.loop)))
             turn.emitter.loop = runner.caller.loop
@@ -122,7 +122,7 @@ class Work:
                     held.claim = turn.claim or held.claim
                 held.is_settling = True
                 # Its id makes the commit idempotent.
-                await runner.persist("a turn is not committed", lambda: turn.__aexit__(None, None, None))
+                await runner.persist("cannot commit a turn", lambda: turn.__aexit__(None, None, None))
             except BaseException as error:
                 if await watch.was_interrupted(error):
                     await watch.settle()
@@ -131,7 +131,7 @@ class Work:
                 raise
         if turn.replayed:
             # It was committed before, and so the work is done. Settle what that commit did not.
-            await runner.persist("a turn is not settled", lambda: self._queue.complete(_work(held)))
+            await runner.persist("cannot settle a turn", lambda: self._queue.complete(_work(held)))
         return True
 
     async def _job(self, handler: Registered, held: Held) -> None:
@@ -160,7 +160,7 @@ class Work:
                     raise
             else:
                 return None if following is None else (following, sent_s)
-        await runner.persist("a job is not settled", lambda: self._queue.complete(_work(held)))
+        await runner.persist("cannot settle a job", lambda: self._queue.complete(_work(held)))
         return None
 
     async def _fail(self, handler: Registered, held: Held, error: BaseException) -> None:
@@ -180,7 +180,7 @@ class Work:
         said = described(error, self._runner.store.limits)
         try:
             await self._runner.persist(
-                "a failure is not recorded",
+                "cannot record a failure",
                 lambda: self._queue.fail(claim, said, retry_in_ms=longest_ms, max_attempts=handler.retry.attempts),
             )
         except asyncio.CancelledError:
@@ -189,7 +189,7 @@ class Work:
             self._runner.forgive(held, handler.name)
         except holdfast.HoldfastError as problem:
             log_event(
-                "worker", WARNING, "a failure was not recorded (%(error_class)s)", error_class=type(problem).__name__
+                "worker", WARNING, "could not record a failure (%(error_class)s)", error_class=type(problem).__name__
             )
 
 

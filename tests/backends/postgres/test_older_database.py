@@ -269,7 +269,7 @@ def test_the_newest_head_is_asked_for_when_a_server_seems_to_have_been_started_a
     ]
     assert watch.question is None
     watch.see(BEFORE._replace(started_us=3, flushed=3_000))
-    assert messages(caplog)[1:] == [("INFO", "the server was started again")]
+    assert messages(caplog)[1:] == [("INFO", "the server was restarted")]
 
 
 COPIES = {"the same data": "INFO", "an older copy": "WARNING"}

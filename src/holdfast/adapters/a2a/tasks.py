@@ -221,7 +221,7 @@ class HoldfastVersionedTaskStore(VersionedTaskStore):
 def _number_of(version: TaskVersion) -> int:
     value = version._value  # pyright: ignore[reportPrivateUsage]
     if not isinstance(value, int):
-        raise holdfast.InvalidRequest("prev_version", f"is {version!r}, which another store has given")
+        raise holdfast.InvalidRequest("prev_version", f"is {version!r}, which another store issued")
     return value
 
 

@@ -175,7 +175,9 @@ class SnapshotRunner(StatementRunner):
 
 def _require_safe(name: str) -> None:
     if name not in SAFE_IN_A_SNAPSHOT:
-        raise InvalidRequest("connection", "this operation must see what others commit: BEGIN at READ COMMITTED for it")
+        raise InvalidRequest(
+            "connection", "this operation must see commits of other transactions: BEGIN at READ COMMITTED for it"
+        )
 
 
 class SnapshotTransaction(PostgresTransaction):
@@ -343,7 +345,7 @@ class PostgresCallerTransaction(CallerTransaction):
             return names_shared("connection")
         match failure_kind(cause):
             case FailureKind.CONTENTION | FailureKind.RACE | FailureKind.LOCKED:
-                return Unavailable(f"{place}: another transaction was in the way: roll yours back and run it again")
+                return Unavailable(f"{place}: another transaction interfered: roll yours back and run it again")
             case FailureKind.LOST | FailureKind.SILENT:
                 return Unavailable(f"{place}: the connection was lost, and your transaction with it: run it again")
             case FailureKind.OTHER:

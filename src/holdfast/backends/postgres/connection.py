@@ -265,7 +265,7 @@ def cut_off(connection: Connection) -> None:
 
 def _require_committed(status: str) -> None:
     if status != "COMMIT":
-        raise Unavailable("the server gave the transaction up: retry")
+        raise Unavailable("the server aborted the transaction: retry")
 
 
 def _failure(error: BaseException) -> DriverFailure:

@@ -28,11 +28,11 @@ class FailureKind(enum.Enum):
     """Kind of failure, as far as it matters for retries."""
 
     CONTENTION = "the server aborted the transaction because of another one"
-    LOCKED = "a row stayed locked for longer than we are willing to wait"
+    LOCKED = "a row stayed locked beyond the lock timeout"
     RACE = "another transaction inserted the same row first"
     LOST = "the connection is gone"
-    SILENT = "the connection says nothing any more"
-    OTHER = "anything that would happen again"
+    SILENT = "the connection does not respond"
+    OTHER = "an error that a retry cannot mend"
 
 
 TRIES = {
@@ -180,7 +180,7 @@ def behind_pooler(place: str, field: str = "options.pooler") -> InvalidRequest:
     """Return the error for a connection through a pooler that the options do not mention."""
     if field == "options.listen_url":
         return InvalidRequest(
-            field, f"{place}: leads to a connection pooler such as PgBouncer, which passes no news on"
+            field, f"{place}: leads to a connection pooler such as PgBouncer, which delivers no notifications"
         )
     if field == "options.read_url":
         return InvalidRequest(
@@ -188,7 +188,7 @@ def behind_pooler(place: str, field: str = "options.pooler") -> InvalidRequest:
         )
     return InvalidRequest(
         field,
-        f"{place}: a connection pooler such as PgBouncer stands before the server",
+        f"{place}: a connection pooler such as PgBouncer is in front of the server",
         NextStep("set", "options.pooler", "to transaction"),
         NextStep("use a", "url", "that leads past the pooler"),
     )
@@ -252,7 +252,7 @@ def _translated(error: BaseException, place: str, outcome: Outcome) -> HoldfastE
     state = state_of(error)
     if outcome == "unknown":
         return Unavailable(
-            f"{place}: the connection was lost during the commit: look whether it happened", outcome=outcome
+            f"{place}: the connection was lost during the commit: check whether it was stored", outcome=outcome
         )
     found = _told_apart(error, place)
     if found is not None:
@@ -268,7 +268,7 @@ def _translated(error: BaseException, place: str, outcome: Outcome) -> HoldfastE
             return Corrupt("database", place, f"{reason} ({error})")
     if isinstance(error, TimeoutError):
         return Unavailable(
-            f"{place}: the server did not answer in time, or a pooler before it has too few server connections",
+            f"{place}: the server did not answer in time, or a pooler in front of it has too few server connections",
             RETRY,
             RAISE_STATEMENT_TIMEOUT,
         )

@@ -68,7 +68,7 @@ class Listener:
 
     async def _run(self) -> None:
         if self._connect is None:
-            log_event("listener", INFO, "nothing can listen here: waiters look every %(seconds)s s", seconds=POLL_S)
+            log_event("listener", INFO, "cannot listen here: waiters poll every %(seconds)s s", seconds=POLL_S)
         try:
             while self._signals.watched and not self._closed:
                 if self._connect is None:
@@ -98,7 +98,7 @@ class Listener:
         cause = error.cause if isinstance(error, DriverFailure) else error
         # One warning, and no other until LISTEN has succeeded in between.
         level = WARNING if self._retry_s == RETRY_FIRST_S else DEBUG
-        message = "cannot listen (%(error_class)s%(reason)s): waiters look every %(seconds)s s meanwhile"
+        message = "cannot listen (%(error_class)s%(reason)s): waiters poll every %(seconds)s s meanwhile"
         # The text of a refused option says how to correct it, and contains no data and no secrets.
         reason = f": {cause}" if isinstance(cause, InvalidRequest) else ""
         log_event("listener", level, message, error_class=type(cause).__name__, reason=reason, seconds=self._retry_s)
@@ -144,7 +144,7 @@ class Listener:
             if now_s - pinged_s >= PING_EVERY_S and not lost.is_set():
                 pinged_s = now_s
                 await connection.fetch(self._ping, timeout=PING_TIMEOUT_S)
-        log_event("listener", WARNING, "the listening connection was lost: connecting again")
+        log_event("listener", WARNING, "lost the listening connection: reconnecting")
 
     async def close(self) -> None:
         """Stop listening."""

@@ -146,7 +146,7 @@ class PostgresOpenTransaction(OpenTransaction):
     def _translated(self, cause: BaseException) -> HoldfastError:
         match failure_kind(cause):
             case FailureKind.CONTENTION | FailureKind.RACE | FailureKind.LOCKED:
-                return Unavailable(f"{self._label}: another transaction was in the way: raise, and run the block again")
+                return Unavailable(f"{self._label}: another transaction interfered: raise, and run the block again")
             case FailureKind.LOST | FailureKind.SILENT:
                 if self.left_s() <= 0:
                     # The server's limit was quicker than the timer.

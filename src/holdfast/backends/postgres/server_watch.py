@@ -70,7 +70,7 @@ class ServerWatch:
             return
         self._held = None
         if known:
-            log_event("server", INFO, "the server was started again")
+            log_event("server", INFO, "the server was restarted")
         else:
             self._newest = None
             log_event(
@@ -109,7 +109,7 @@ class ServerWatch:
             message = "a server with timeline %(timeline)s answers: acknowledged commits may be missing"
             log_event("server", level, message, timeline=origin.timeline)
         elif (witness := self._held or self._newest) is None or level == DEBUG:
-            log_event("server", min(level, INFO), "the server was started again")
+            log_event("server", min(level, INFO), "the server was restarted")
         else:
             self.question = witness[1]
             return

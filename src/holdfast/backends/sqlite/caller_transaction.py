@@ -190,7 +190,7 @@ class SqliteCallerTransaction(CallerTransaction):
             raise self._given_up() from error
 
     def _given_up(self) -> Unavailable:
-        return Unavailable(f"{self._path}: SQLite gave your transaction up: begin it again")
+        return Unavailable(f"{self._path}: SQLite rolled your transaction back: begin it again")
 
     def _admit(self) -> None:
         """Refuse a connection that is not in a write transaction, or does not keep the store's guarantees."""

@@ -108,7 +108,7 @@ class StatementRunner:
         # SQLite rolls a transaction back when the disk or the memory fails. Later statements would each be committed on
         # their own.
         if self.in_group and not self.connection.in_transaction:
-            raise Unavailable(f"{self.path}: SQLite gave the transaction up: retry")
+            raise Unavailable(f"{self.path}: SQLite rolled the transaction back: retry")
         self.statements_run += 1
         self._budget.begin(bindings)
 

@@ -400,7 +400,7 @@ class Writer:
             member.error = error
         if not runner.connection.in_transaction:
             # SQLite itself rolled back this operation and all before it. The operation may even have caught that error.
-            given_up = Unavailable(f"{runner.path}: SQLite gave the transaction up: retry")
+            given_up = Unavailable(f"{runner.path}: SQLite rolled the transaction back: retry")
             raise member.error if isinstance(member.error, HoldfastError) else given_up
         if member.error is None:
             if not alone:
