@@ -390,7 +390,7 @@ class StoreClosed(Unavailable):
 
 
 class StoreForked(Unavailable):
-    """This process was forked while the store, or its SQLite file, was open: do what the message says."""
+    """This process was forked while the store, or its SQLite file, was open: the message says what to do."""
 
     retryable: ClassVar[bool] = False
 

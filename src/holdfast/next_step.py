@@ -10,7 +10,7 @@ AS_IN_THE_API: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class NextStep(NamedTuple):
-    """One way on after an error: a verb, the API's name of a setting or call, and the rest of the phrase."""
+    """The next step after an error: a verb, the API's name of a setting or call, and the rest of the phrase."""
 
     verb: str
     name: str = ""

@@ -291,7 +291,7 @@ async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list
 
 
 async def load_node(tx: Transaction, address: Address, node_id: str) -> tuple[SessionRow | None, Node | None]:
-    """Return one node of the session, or None of this id or it is tombstoned."""
+    """Return one node of the session, None if it is missing or tombstoned."""
     row = await find(tx, address)
     if row is None:
         return None, None

@@ -45,7 +45,7 @@ def check_zone(field: str, tz: str) -> str:
 
 
 def next_tick(cron: str, tz: str, after_ms: int) -> int | None:
-    """Return the first tick after a time, or None within 50 years."""
+    """Return the first tick after a time, None without one within 50 years."""
     return next(_ticks(cron, tz, after_ms), None)
 
 

@@ -44,7 +44,7 @@ class KindLimits(FacetBase):
         )
 
     async def remove_limit(self, kind: str) -> bool:
-        """Take both limits of a kind away. Return False if it has none. A pause stays.
+        """Remove both limits of a kind. Return False if it has no limits. A pause stays.
 
         >>> _ = store.queue.set_limit("send-mail", at_once=10)
         >>> store.queue.remove_limit("send-mail"), store.queue.remove_limit("send-mail")
@@ -80,7 +80,7 @@ class KindLimits(FacetBase):
         return await self._context.backend.read(lambda tx: operations.depths_page(tx, after=start, limit=size))
 
     async def pause(self, kind: str) -> bool:
-        """Let nothing of a kind be claimed, by any worker, until `resume`. Return False if it is paused already.
+        """Stop claims of a kind by all workers until `resume`. Return False if it is paused already.
 
         Claims that live continue. Work can still be enqueued. In a session, work behind a batch of a paused kind waits.
         Runs of the kind are not claimed either, even if they are asked to cancel. A run that a worker holds continues

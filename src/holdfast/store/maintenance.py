@@ -298,9 +298,9 @@ class Maintenance(FacetBase):
         return Diagnosis(diagnosis_rules.by_level(concerns), facts, stuck)
 
     async def explain_session(self, session_id: str) -> Explanation:
-        """Say why a session is where it is, and which command helps. Changes nothing.
+        """Explain the state of a session, and name the command that helps. Changes nothing.
 
-        Each cause says since when, who holds it, and what happens next by itself.
+        Each cause has its start, its holder, and the next step that happens without help.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}]))
         >>> why = store.maintenance.explain_session("chat-42")
@@ -313,7 +313,7 @@ class Maintenance(FacetBase):
         return await self._context.backend.read(lambda tx: explain_session(tx, checked))
 
     async def explain_process(self, process_id: str) -> Explanation:
-        """Say what a process waits for, as `explain_session` does.
+        """Explain the state of a process, as `explain_session` does.
 
         >>> _ = store.processes.start("research", id="run-1")
         >>> store.maintenance.explain_process("run-1").causes[0].name
@@ -325,7 +325,7 @@ class Maintenance(FacetBase):
         return await self._context.backend.read(lambda tx: explain_process(tx, checked))
 
     async def explain_schedule(self, name: str) -> Explanation:
-        """Say when a schedule fires, or why it does not, as `explain_session` does.
+        """Explain when a schedule fires, or why it does not, as `explain_session` does.
 
         >>> _ = store.schedules.put("nightly", "0 3 * * *")
         >>> store.maintenance.explain_schedule("nightly").standing

@@ -205,7 +205,7 @@ class PoolQueue(KindLimits):
         )
 
     async def retry(self, session_id: str, batch_id: str) -> WorkBatch | None:
-        """Put a dead batch back at its old place, with all its attempts available again, or None.
+        """Put a dead batch back at its old place, with all its attempts available again. Return it, None if not dead.
 
         >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> _ = store.queue.fail(store.queue.claim_next(owner_id="worker-1"), "no answer", retry_in_ms=None)
@@ -220,7 +220,7 @@ class PoolQueue(KindLimits):
         return retried
 
     async def drop(self, session_id: str, batch_id: str) -> WorkBatch | None:
-        """Take a dead batch off the dead letters, or None. It is then cancelled, so its key stays used.
+        """Take a dead batch off the dead letters. Return it, cancelled, so that its key stays used; None if not dead.
 
         >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> _ = store.queue.fail(store.queue.claim_next(owner_id="worker-1"), "no answer", retry_in_ms=None)

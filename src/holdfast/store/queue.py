@@ -37,8 +37,8 @@ class Queue(PoolQueue):
     async def restore(self, draft: WorkDraft) -> WorkBatch:
         """Enqueue work of another store, also the wake of a process, whose source key `enqueue` refuses.
 
-        Never call it with a source key that a client chooses: work under the key of a wake is believed to tell the end
-        of a run.
+        Never call it with a source key that a client chooses: work under the key of a wake counts as the end of
+        a run.
 
         >>> draft = holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}], source_key="wake:1")
         >>> store.queue.restore(draft).source_key

@@ -78,10 +78,10 @@ class RunProcesses(FacetBase):
         return run
 
     async def retry(self, process_id: str) -> RunHandle:
-        """Run again what ended without a result: start a new run that begins with the recorded steps of this one.
+        """Retry a run that ended without a result: start a new run that begins with its recorded steps.
 
         The ended run stays as it is, and `process.retries` of the new one names it. Results of steps and signals are
-        copied; failed attempts are not, so that what failed runs again, with the same `run.key`. Runs below it that
+        copied; failed attempts are not, so that failed steps run again, with the same `run.key`. Runs below it that
         failed or were cancelled are retried with it. Idempotent: a repeat returns the same run, with `created` False.
         `NotRetryable` if the run has not ended or has a result.
 

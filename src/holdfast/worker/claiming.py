@@ -50,7 +50,7 @@ class Source(Protocol[C]):
         ...
 
     async def claim(self) -> Claimed[C] | None:
-        """Claim the next work, or None."""
+        """Claim the next work. Return None if nothing can be claimed."""
         ...
 
     async def run(self, claimed: Claimed[C], *, goes_on: Callable[[], bool]) -> Claimed[C] | None:

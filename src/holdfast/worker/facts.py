@@ -51,7 +51,7 @@ class RejectedSignal(msgspec.Struct, frozen=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """Everything that says why a run is where it is."""
+    """The facts that explain the state of a run."""
 
     process: holdfast.processes.Process
     waits: tuple[holdfast.processes.RunWait, ...]

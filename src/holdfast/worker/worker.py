@@ -22,7 +22,7 @@ class Worker:
 
     `concurrency` calls run at once. A claim lives `lease_s` seconds after the worker died, and its work is then taken
     over. On SIGTERM or Ctrl-C the worker claims no more, lets running calls finish for `grace_s` seconds, and gives the
-    rest back. Every `housekeeping_s` seconds one worker of all collects garbage, and prunes as `prune` says, else not.
+    rest back. Every `housekeeping_s` seconds one of all workers collects garbage, and prunes if `prune` is given.
     `observe` receives every operation, as in `holdfast.open`.
 
     >>> worker = holdfast.Worker("agent.db")
@@ -246,9 +246,10 @@ class Worker:
     ) -> None:
         """Declare a schedule: at each tick of a cron expression, the handler of this kind gets work with this payload.
 
-        Over all workers, each tick is one job (or one turn or run, as the handler is). A tick that no worker was there
-        for is made up for, of several the latest. The schedule is called like the kind, unless `name` says otherwise;
-        it stays in the store until it is removed: see `store.schedules`. Needs `pip install 'holdfast[schedules]'`.
+        Over all workers, each tick is one job (or one turn or run, as the handler is). Of the ticks
+        that were missed while no worker ran, the latest fires late. The schedule has the name of the kind, unless
+        `name` is given; it stays in the store until it is removed: see `store.schedules`. Needs
+        `pip install 'holdfast[schedules]'`.
 
         >>> worker = holdfast.Worker("agent.db")
         >>> @worker.job("nightly-report")
@@ -268,7 +269,7 @@ class Worker:
         )
 
     def on_failure(self, listener: Listener) -> Listener:
-        """Call a function with each `Failure` of a handler, to report it. A plain one, on the event loop: do not block.
+        """Call a plain function with each `Failure` of a handler. It runs on the event loop and must not block.
 
         >>> worker = holdfast.Worker("agent.db")
         >>> @worker.on_failure

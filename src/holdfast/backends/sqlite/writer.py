@@ -278,7 +278,7 @@ class Writer:
         self._signals.publish(topic for member in members for topic in member.topics)
 
     def _another_job(self) -> Job | None:
-        """Return the next queued operation, or None that can join the group.
+        """Return the next queued operation that can join the group, or None.
 
         A request to stop and a transaction of several operations are left for after the commit.
         """
