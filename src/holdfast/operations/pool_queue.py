@@ -40,7 +40,7 @@ def _params(request: NextRequest, *, claims: bool = True) -> ClaimNextParams:
 
 
 async def claim_next(tx: Transaction, request: NextRequest) -> tuple[WorkClaim | Corrupt | None, bool]:
-    """Claim the next work of any session. True: ask again, because others have locked the work that there is.
+    """Claim the next work of any session. True: call again, because other claims have locked the work.
 
     Damaged work is put off like work that was claimed, and its error returned: a raise would undo that, and the work
     would keep all others back.

@@ -35,7 +35,7 @@ def _params(request: NextRequest, *, claims: bool = True) -> ClaimRunParams:
 
 
 async def claim_next(tx: Transaction, request: NextRequest) -> tuple[RunClaim | Corrupt | None, bool]:
-    """Claim the run that has been due longest. True: ask again, because others have locked the runs that are due.
+    """Claim the run that has been due longest. True: call again, because other claims have locked the due runs.
 
     A damaged run is put off like one that was claimed, and its error returned: a raise would undo that, and the run
     would keep all others back.

@@ -130,7 +130,7 @@ class Caller:
 def _tell_overdue(
     handler: Registered, limit: asyncio.Timeout, held: Held | None, reason: str, for_s: float = 0.0
 ) -> None:
-    """Note a call that continues so long after its time, if it was cancelled because of that."""
+    """Log a call that keeps running after its time limit cancelled it."""
     if held is None or not limit.expired():
         return
     held.overdue_since_s = time.monotonic() - for_s

@@ -54,7 +54,7 @@ class Source(Protocol[C]):
         ...
 
     async def run(self, claimed: Claimed[C], *, goes_on: Callable[[], bool]) -> Claimed[C] | None:
-        """Run a claim to its settlement. If the slot continues, it may take the next claim in the same trip."""
+        """Run a claim to its settlement. While `goes_on()`, it may take the next claim in the same trip."""
         ...
 
 
@@ -91,7 +91,7 @@ class Claimer(Generic[C]):
         except holdfast.Corrupt as damage:
             if damage.table == "database":
                 raise
-            # The row was put off. The rest continues.
+            # The row is postponed: claim the next one.
             log_event(
                 "worker", ERROR, "passed over a damaged row of %(table)s: run holdfast verify", table=damage.table
             )
@@ -120,7 +120,7 @@ class Claimer(Generic[C]):
 
 
 class Serving(Protocol):
-    """Something that a worker does over and over: it claims work, or does a duty of its own."""
+    """A loop of a worker: it claims work, or does a duty."""
 
     async def serve(self) -> None:
         """Continue for ever."""
@@ -147,7 +147,7 @@ async def serve(claimers: Sequence[Serving]) -> None:
 async def drain(runner: Runner, claimers: Sequence[Serving]) -> None:
     """Work off everything that can be claimed now, with the work that follows from it."""
     while True:
-        # A call that ends during the looks may leave work behind that they have passed.
+        # A call that ends meanwhile may enqueue work for a claimer that found nothing.
         running = set(runner.running)
         started = [await claimer.start_one() for claimer in claimers]
         if any(started):

@@ -45,7 +45,7 @@ async def continued(store: holdfast.Store, run: Run, journal: Journal, over: Con
     following = next_in_chain(process.id)
     stored = await store.processes.get(process.id)
     if stored is not None and stored.continued_as == following:
-        return True  # by an earlier try whose answer did not come
+        return True  # an earlier try did it, and its answer was lost
     children = await _living(store, run.all_children())
     if len(children) > MOST_CARRIED:
         raise ChildrenLeft(process.id, len(children), MOST_CARRIED)

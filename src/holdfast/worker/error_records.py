@@ -98,7 +98,7 @@ def _document(kind: type, way: str, arguments: Any, state: Any, depth: int) -> d
         "class": [kind.__module__, kind.__qualname__],
         "way": way,
         "args": _packed(arguments, depth + 1),
-        "state": _packed(state or None, depth + 1),  # whether there is an empty one depends on who looked
+        "state": _packed(state or None, depth + 1),  # reading `__dict__` may create an empty one
     }
 
 

@@ -186,7 +186,7 @@ class Handlers:
 
 
 def _in_order(version: str) -> list[str | int]:
-    """Return what versions are sorted by: texts and numbers take turns."""
+    """Return the sort key of a version: alternating texts and numbers."""
     return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]+)", version))]
 
 
@@ -258,7 +258,7 @@ def check_version(value: Any) -> str:
 
 
 def check_name(value: Any) -> str:
-    """Return a checked name of a worker: one that its claims and its reports can bear."""
+    """Return a checked name of a worker, which must fit into its claims and reports."""
     try:
         owner_id = holdfast.new_owner_id(value)
         with holdfast.open_blocking("memory:") as store:

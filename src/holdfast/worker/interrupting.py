@@ -63,7 +63,7 @@ class InterruptWatch:
             except holdfast.Unavailable:
                 await asyncio.sleep(running.AWAY_S)
             except holdfast.HoldfastError:
-                return  # the session was deleted: the next renewal tells
+                return  # the session was deleted: the next renewal notices
             else:
                 if batch.state == "interrupted":
                     self._interrupted()
@@ -85,7 +85,7 @@ class InterruptWatch:
         self._cancels += self._held.has_cancelled  # a renewal came first
 
     async def was_interrupted(self, error: BaseException) -> bool:
-        """Return whether the call ended because a person interrupted the turn. Looks again if its claim is lost."""
+        """Return whether the call ended because a person interrupted the turn. Checks again if its claim is lost."""
         if self._turn.interrupted:
             return True
         is_refused = isinstance(error, holdfast.ClaimLost) and error.claim_id == self._held.claim_id()

@@ -21,7 +21,7 @@ ROUNDS_A_LIFE = 3
 IDLE_SHARE = 2 / 3
 """Share of its lifetime after which the report of an idle worker is renewed. A failed report is soon tried again."""
 LOOK_AT_NEIGHBOUR_S = 0.5
-"""Time between two looks at the process of another worker of this host."""
+"""Interval at which the process of another worker of this host is checked."""
 SHOWN_CALLS = 100
 """Calls that a worker reports as running."""
 
@@ -214,7 +214,7 @@ class Keeper:
             self._neighbours = self._found_neighbours()
             self._listed_s = sent_s
         except Exception as error:
-            # Also an error that should not be: without this thread, every claim of the worker would expire.
+            # Catch even unexpected errors: without this thread, every claim of the worker would expire.
             self.outages.note(error)
             log_event("worker", WARNING, "could not renew claims (%(error_class)s)", error_class=_name(error))
             self.give_up_overdue()
@@ -289,9 +289,9 @@ class Keeper:
         return sorted(found, key=lambda one: (one.id < self._owner_id, one.id))
 
     def _release_dead_neighbour(self) -> None:
-        """Look at the next worker by id, and while that one is dead, at the one after it.
+        """Check the next worker by id, and while that one is dead, the one after it.
 
-        The workers of a host form a ring: each is looked at by one other, however many there are.
+        The workers of a host form a ring: each is checked by one other, however many there are.
         """
         now_s = time.monotonic()
         if now_s < self._looked_s + LOOK_AT_NEIGHBOUR_S:
@@ -302,7 +302,7 @@ class Keeper:
                 return
 
     def _release_dead_neighbours(self) -> None:
-        """Look at all of them: the ring has gaps until each worker knows those that came last."""
+        """Check all of them: the ring has gaps until each worker knows the newest ones."""
         for worker in [one for one in self._neighbours if is_provably_dead(one, self._here)]:
             self._release(worker)
 

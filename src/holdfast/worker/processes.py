@@ -183,7 +183,7 @@ class Runs:
             return abandoned(run, journal, self._runner.owner_id)
         after_outage = self._runner.outages.explain_loss(self._lease_ms)
         require_attempt(handler.retry, run.attempt, after_outage=after_outage)
-        declared = typed_values.result_type(handler.function)  # refused before its effects if it is not there
+        declared = typed_values.result_type(handler.function)  # refuses a type that is not loaded, before any effect
         is_bound = process.recovery == "owner_bound" or handler.recovery != "rerunnable"
         held.may_run_again = not is_bound
         try:

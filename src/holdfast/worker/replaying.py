@@ -227,7 +227,7 @@ class _RecordedSteps(Steps):
     journal: _RecordedJournal
 
     def require_room(self, name: str) -> None:
-        """Stop before a step is called. One that failed for good raises that error again instead."""
+        """Stop before a step is called. A step whose last attempt failed raises that error again instead."""
         failed = self.journal.retried.get(name)
         if not failed or failed[-1]["until_ms"] is not None:
             self.journal.stop(f"step {name!r}", name)

@@ -23,7 +23,7 @@ class Router(Duty):
     def __init__(self, store: holdfast.Store) -> None:
         self._store = store
         self._is_hurt = False
-        """True if the last look found damage."""
+        """True if the last page had damage."""
         self._logged: set[tuple[str, str]] = set()
 
     async def act(self) -> bool:
@@ -53,7 +53,7 @@ class Router(Duty):
             log_event("worker", WARNING, message, table=damage.table)
 
     async def wait(self) -> None:
-        """Wait for a delivery. A damaged one is always there, and so others are looked for in a rhythm."""
+        """Wait for a delivery. A damaged one would end every wait, so this polls while there is one."""
         if self._is_hurt:
             await asyncio.sleep(AWAY_S)
             return

@@ -34,10 +34,10 @@ class Continued(BaseException):
 
 
 class StepConflict(holdfast.Conflict):
-    """The handler does not ask for what its run has recorded: its code has changed, or it is not deterministic.
+    """The handler does not repeat the steps that its run has recorded: its code has changed, or is not deterministic.
 
-    Give changed code a new version. Take what may differ at each call from steps, `run.now()` and `run.uuid()`. The run
-    is held meanwhile: it loses no attempt, and continues once a worker has code that fits.
+    Give changed code a new version. Take values that may differ at each call from steps, `run.now()` and `run.uuid()`.
+    The run is held meanwhile: it loses no attempt, and continues once a worker has code that fits.
     """
 
     def __init__(self, process_id: str, name: str, problem: str) -> None:

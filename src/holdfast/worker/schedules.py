@@ -63,7 +63,7 @@ class Upkeep(msgspec.Struct):
 
 
 def target(every: Every, handlers: Handlers) -> dict[str, Any]:
-    """Return what a tick starts: work in the queue, or a run if the handler of the kind is one of runs."""
+    """Return the work of a tick: a batch, or a run if the handler of the kind is for runs."""
     if any(every.kind in handlers.kinds(shape) for shape in QUEUED):
         return {"work": every.work}
     versions = handlers.versions(every.kind)

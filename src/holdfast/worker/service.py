@@ -69,7 +69,7 @@ class Service:
 
     def run(self, *, until_idle: bool = False) -> None:
         """Run on an event loop of its own, until SIGTERM or Ctrl-C."""
-        with suppress(RuntimeError):  # none runs, as it should be
+        with suppress(RuntimeError):  # no loop runs, as required
             asyncio.get_running_loop()
             raise holdfast.InvalidRequest(
                 "worker", "run() needs a thread without an event loop: await worker.serve() here"

@@ -171,7 +171,7 @@ class Steps:
         for key, said in facts.items():
             recorded = None if before is None else before.get(key)
             if None not in (recorded, said) and recorded != said:
-                # Of the arguments only a hash is recorded, which says nothing to people.
+                # Only a hash of the arguments is recorded, which is of no use in a message.
                 changed = f"its {key} was {recorded}, and is {said} now"
                 self.refuse(name, "its arguments are not those that it recorded" if key == "args" else changed)
 
