@@ -55,7 +55,7 @@ MEANING = {
     "working": "it had just taken the job",
     "triggered": "the trigger had started a run, and no worker had it",
 }
-RACE = "while it sent the commit; who knows whether that arrived"
+RACE = "while it sent the commit, which may have arrived or not"
 
 
 Proof: TypeAlias = holdfast.queue.WorkCompletion | holdfast.leases.Lease

@@ -88,7 +88,7 @@ class Child:
         """Return its next message. Raise `Gone` if it is dead and sent no more."""
         try:
             if not self._port.poll(patience_s):
-                raise Silent(f"child {self.pid} said nothing for {patience_s} s")
+                raise Silent(f"child {self.pid} sent nothing for {patience_s} s")
             message: Any = self._port.recv()
         except (EOFError, ConnectionResetError):
             raise Gone from None

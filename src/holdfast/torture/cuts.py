@@ -74,7 +74,7 @@ def _turned(store: holdfast.BlockingStore, name: str, number: int, receipt: Comm
     view = store.sessions.handle(name).load(ActivePath(last=1))
     assert view is not None
     stands = (receipt.revision, view.revision, view.node_count, view.ledger[0].input_tokens)
-    return [] if stands == (number,) * 4 else [f"I4: turn {number} stands at {stands}"]
+    return [] if stands == (number,) * 4 else [f"I4: turn {number} is at {stands}"]
 
 
 def _unnamed(store: holdfast.BlockingStore, name: str, number: int) -> CommitReceipt:
@@ -87,7 +87,7 @@ def _unnamed_turned(store: holdfast.BlockingStore, name: str, number: int, recei
         _unnamed(store, name, number)
     view = store.sessions.handle(name).load(ActivePath(last=1))
     revision = None if view is None else view.revision
-    return [] if revision == number else [f"I4: turn {number} without an id stands at {revision}"]
+    return [] if revision == number else [f"I4: turn {number} without an id is at {revision}"]
 
 
 def _enqueued(store: holdfast.BlockingStore, name: str, number: int) -> None:
@@ -137,7 +137,7 @@ def _appended(store: holdfast.BlockingStore, name: str, number: int, receipt: Ap
     receipt = receipt or _append(store, name, number)
     last = store.events.recent(name, limit=1)
     stands = (receipt.event.sequence, last[0].sequence, last[0].payload)
-    return [] if stands == (number,) * 3 else [f"I8: event {number} stands at {stands}"]
+    return [] if stands == (number,) * 3 else [f"I8: event {number} is at {stands}"]
 
 
 def _registered(store: holdfast.BlockingStore, name: str, number: int) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["sqlite", "postgres"]
 
 INVARIANTS: Mapping[str, str] = {
-    "I1": "durable: what was acknowledged is there after the fault",
+    "I1": "durable: acknowledged writes are there after the fault",
     "I2": "atomic: a commit is there as a whole or not at all",
     "I3": "linear: the revisions of a session form one chain",
     "I4": "idempotent: same turn id and content, same receipt, one effect",

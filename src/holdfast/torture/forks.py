@@ -66,7 +66,7 @@ def parent(port: Port, place: Place, seed: int, forks: int) -> None:
             told |= end()
         ours.send("go")
         if not ours.poll(PATIENCE_S):
-            raise TimeoutError("the child of a fork says nothing")
+            raise TimeoutError("the child of a fork does not answer")
         told |= ours.recv()
         os.waitpid(pid, 0)
         if not parent_first:

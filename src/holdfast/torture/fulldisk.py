@@ -44,7 +44,7 @@ def obstacle(_: Scratch) -> str | None:
 
 FULL_DISK = Fault(
     "disk-full",
-    "the file system takes no more at some size, and then has room again",
+    "the file system is full at some size, and then has room again",
     ("I1", "I2", "I9", "I10"),
     {"sqlite": Numbers(8, 250)},
     fill_disk,

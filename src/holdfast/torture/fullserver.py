@@ -153,17 +153,17 @@ def obstacle(scratch: Scratch) -> str | None:
     if (missing := no_server(scratch)) is not None:
         return missing
     if os.geteuid() != 0 or shutil.which("mount") is None:
-        return "only root can mount the small file system that is to be full"
+        return "only root can mount the small file system that will be full"
     try:
         Disk().remove()
     except OSError as error:
-        return f"the small file system that is to be full cannot be mounted here: {error}"
+        return f"the small file system that will be full cannot be mounted here: {error}"
     return None
 
 
 FULL_SERVER = Fault(
     "server-disk-full",
-    "the disk of a private PostgreSQL takes no more tables or no more log, and then has room again",
+    "the disk of a private PostgreSQL is full for tables or for the log, and then has room again",
     ("I1", "I2", "I9", "I10"),
     {"postgres": Numbers(4, 250)},
     fill_server,

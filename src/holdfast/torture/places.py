@@ -139,7 +139,7 @@ class Scratch:
             for path, owned in dead(inside):
                 if owned == Owned():
                     shutil.rmtree(path, ignore_errors=True)
-                    swept.append(f"removed {path}, which a torture left that was killed")
+                    swept.append(f"removed {path}, left by a killed torture")
         return swept
 
     def __enter__(self) -> Self:
@@ -225,7 +225,7 @@ class PostgresScratch(Scratch):
             if owned.schema is not None and owned.database == mark_of(self.url):
                 asyncio.run(on_connection(self.url, partial(_drop, owned.schema)))
                 shutil.rmtree(path, ignore_errors=True)
-                swept.append(f"dropped schema {owned.schema}, which a torture left that was killed")
+                swept.append(f"dropped schema {owned.schema}, left by a killed torture")
         return swept + [
             f"there is a schema {name} of another torture: once that is over, DROP SCHEMA {name} CASCADE"
             for (name,) in self.rows("scratch_schemas", PREFIX, self.schema)

@@ -197,7 +197,7 @@ CRASHED_WORKER = Fault(
 
 CROWDED_WORKER = Fault(
     "worker-disk-full",
-    "the file system takes no more of workers at some size, and then has room again",
+    "the file system is full for workers at some size, and then has room again",
     ("I5", "I6", "I10"),
     {"sqlite": Numbers(3, 200)},
     fill_disk,
