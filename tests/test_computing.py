@@ -189,7 +189,7 @@ def test_an_operation_may_ask_to_continue_beside_the_loop() -> None:
 
 
 @pytest.mark.parametrize("heavy", [False, True])
-def test_an_operation_hears_of_the_error_of_its_statement(heavy: bool) -> None:
+def test_an_operation_gets_the_error_of_its_statement(heavy: bool) -> None:
     async def operation() -> str:
         with pytest.raises(KeyError):
             await LoopCall(partial(answered, KeyError("lost")))

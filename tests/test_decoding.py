@@ -34,7 +34,7 @@ def child(*arguments: str) -> dict[str, object]:
     return answer
 
 
-def test_the_hook_hears_what_it_should() -> None:
+def test_the_hook_notices_decoding() -> None:
     heard = child("hook")["events"]
     assert isinstance(heard, list)
     assert {"import", "exec", "compile", "open"} <= set(heard)

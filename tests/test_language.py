@@ -20,7 +20,7 @@ OPENING = r"(?:What|Who|Whom|Whose|Whoever|Whatever|Whether|How|Which|Those who)
 FAULTS = (
     r"(?:some|every|any|no)(?:body|one else)\b|(?:someone|whoever|whom|he|his|him|himself|those who)\b",
     r"(?:go|goes|going|gone|went) on\b(?! (?:top|the|a|an|its|one|both|each|every|this|that)\b)",
-    r"(?:is|are|was|were|be|been) (?:(?-i:none)|told|said|ours)\b",
+    r"(?:is|are|was|were|be|been) (?:not )?(?:(?-i:none)|told|said|ours)\b|hears?\b|heard\b",
     r"no harm\b|a look\b(?!-)|(?:of|not) ours\b",
     r"(?<!there\s)(?:is|are) no (?!longer\b|more\b|later\b|earlier\b|larger\b|older\b|such\b)[a-z]",
 )

@@ -566,13 +566,13 @@ def test_a_killed_process_leaves_whole_blocks(kind: str, request: pytest.Fixture
 
 
 def test_a_cancelled_begin_on_another_loop_leaves_nothing_open(clean_postgres_url: str, postgres_database: Any) -> None:
-    """The transaction has begun on the background loop, and its caller is cancelled before it hears of that."""
+    """The transaction has begun on the background loop, and its caller is cancelled before the answer."""
     in_transaction = (
         "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
     )
 
     async def until(wanted: bool) -> None:
-        # Blocks the loop, so that its tasks hear of nothing.
+        # Blocks the loop, so that its tasks notice nothing.
         deadline_s = time.monotonic() + PATIENCE_S
         while bool(postgres_database.administrator.rows(in_transaction)) is not wanted:
             assert time.monotonic() < deadline_s

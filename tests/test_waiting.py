@@ -163,7 +163,7 @@ def test_an_async_wait_lets_its_event_loop_continue() -> None:
     assert asyncio.run(scenario()) == [0, 1, 2]
 
 
-def test_a_ticket_is_answered_once_and_a_task_that_gave_it_up_hears_nothing() -> None:
+def test_a_ticket_is_answered_once_and_a_task_that_gave_it_up_gets_nothing() -> None:
     async def scenario() -> tuple[object, ...]:
         tickets = [AsyncWaiting().ticket() for _ in range(4)]
         answers = [asyncio.create_task(ticket.answer()) for ticket in tickets]

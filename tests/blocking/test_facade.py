@@ -437,9 +437,7 @@ async def opened(url: str) -> holdfast.Store:
     return await holdfast.open(url)
 
 
-def test_a_waiter_in_one_event_loop_hears_of_a_change_made_in_another(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_in_one_event_loop_wakes_a_waiter_in_another(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = asyncio.run(opened(url))
     backend = announce_watches(store, monkeypatch)
     waiter = in_background(lambda: asyncio.run(store.queue.wait("chat", timeout_ms=LONG_MS)))

@@ -294,7 +294,7 @@ def test_the_count_notices_what_was_done_twice_and_what_was_lost(tmp_path: Path)
 
     with holdfast.open_blocking(file) as store:
         session = store.sessions.handle(session_id)
-        assert counted(store) == {"batches of work settled": 0}  # which it was not told of here
+        assert counted(store) == {"batches of work settled": 0}  # which is not given here
         store.queue.enqueue(holdfast.WorkDraft(session_id=session_id, payloads=["more"]))
         view = session.load()
         assert view is not None

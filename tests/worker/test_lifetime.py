@@ -307,7 +307,7 @@ def test_the_command_does_not_say_that_it_runs_before_its_store_is_open(tmp_path
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
 
 
-def test_a_listener_hears_of_each_start_once_the_worker_is_listed(url: str, store: holdfast.BlockingStore) -> None:
+def test_a_listener_is_called_at_each_start_once_the_worker_is_listed(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
     worker.job("mail")(lambda job: None)
     listed: list[int] = []

@@ -157,7 +157,7 @@ def _completed(store: holdfast.BlockingStore, name: str, number: int, process: P
     process = process or _complete(store, name, number)
     ends = [event for event in store.events.after(f"{name}-{number}") if event.terminal_state is not None]
     fits = process.outcome == Completed(number) and len(ends) == 1
-    return [] if fits else [f"I4: process {number} stands at {process.outcome} with {len(ends)} ends"]
+    return [] if fits else [f"I4: process {number} is at {process.outcome} with {len(ends)} ends"]
 
 
 TRIALS = {

@@ -67,9 +67,7 @@ def wait_for_events(scratch: Scratch, seed: int) -> Ran:
                 wrong.append(f"I8: event {number + 1} was stored, and its waiter did not wake")
                 break
             if heard_ns - stored_ns > workers.SLEPT_MS * 1_000_000:
-                wrong.append(
-                    f"I8: the waiter for event {number + 1} woke {(heard_ns - stored_ns) // 1_000_000} ms late"
-                )
+                wrong.append(f"I8: a waiter for event {number + 1} woke {(heard_ns - stored_ns) // 1_000_000} ms late")
                 break
         waiter.say(None)
         appender.say(None)

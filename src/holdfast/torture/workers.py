@@ -28,7 +28,7 @@ MOST_LOOKS = 1_000
 """Upper bound on the reads that it takes to reach the end of the log."""
 
 SLEPT_MS = 4_000
-"""A waiter that hears of an event later than this was not woken by it."""
+"""A waiter that wakes later than this was not woken by the event."""
 
 
 def client(port: Port, place: Place, number: int, seed: int, calls: int) -> None:

@@ -80,7 +80,7 @@ def test_a_change_between_the_watch_and_the_listening_is_not_lost(open_store: An
         other.close()
 
 
-def test_a_change_here_needs_no_connection_to_be_heard_here(open_store: Any) -> None:
+def test_a_change_here_needs_no_connection_to_wake_waiters_here(open_store: Any) -> None:
     store = open_store(pooler="transaction")
     change = store.backend.watch("topic")
     began = time.monotonic()
@@ -256,7 +256,7 @@ def test_an_idle_listener_sleeps_until_its_next_ping(monkeypatch: pytest.MonkeyP
         return await wait_for_real(awaited, timeout)
 
     class Quiet:
-        """A connection on which nothing is ever heard."""
+        """A connection that never delivers a notification."""
 
         async def add_listener(self, channel: str, callback: Any) -> None: ...
 

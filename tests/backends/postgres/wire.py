@@ -201,7 +201,7 @@ class Passage:
             await self._pass_answers()
         except asyncio.IncompleteReadError:
             if self._silent:
-                # The client is not told when the server closes, either.
+                # The client does not notice when the server closes, either.
                 await asyncio.Event().wait()
 
     async def _pass_answers(self) -> None:

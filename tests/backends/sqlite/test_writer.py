@@ -275,9 +275,7 @@ def test_the_writer_waits_for_another_process_and_then_writes(open_store: Any, p
     other.close()
 
 
-def test_a_database_that_stays_busy_is_unavailable_and_the_whole_queue_hears_it_in_time(
-    open_store: Any, path: Path
-) -> None:
+def test_a_database_that_stays_busy_is_unavailable_in_time_for_the_whole_queue(open_store: Any, path: Path) -> None:
     store = open_store(busy_timeout_ms=50)
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")

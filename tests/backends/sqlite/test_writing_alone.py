@@ -112,7 +112,7 @@ class Interrupting:
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize(("statement", "left"), [("begin_write", []), ("commit", ["a"])])
-def test_an_interrupt_between_two_steps_is_heard_and_the_next_write_works(
+def test_an_interrupt_between_two_steps_takes_effect_and_the_next_write_works(
     store: Any, statement: str, left: list[str], interrupt: type[BaseException]
 ) -> None:
     writer = store.backend._writer

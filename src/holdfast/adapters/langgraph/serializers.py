@@ -1,4 +1,4 @@
-"""The serialiser of a saver by default: LangGraph's own, which loads no type that it was not told of."""
+"""The serialiser of a saver by default: LangGraph's own, which loads only types that are allowed."""
 
 from __future__ import annotations
 

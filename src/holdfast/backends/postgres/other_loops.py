@@ -37,7 +37,7 @@ B = TypeVar("B", bound=LoopBackend)
 async def on_loop(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]], undo: Undo[T] | None = None) -> T:
     """Await on another loop, from this one. Cancelling the caller cancels the work.
 
-    The work may end before it hears of that. Then nothing but `undo` gets its result.
+    The work may end before the cancellation reaches it. Then only `undo` gets its result.
     """
     if undo is None:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(make), loop))

@@ -320,7 +320,7 @@ class OutsideBytesContract(Contract):
         assert store.maintenance.verify().ok
         assert door.names() == []
 
-    def test_a_reader_whose_attachment_goes_meanwhile_is_not_told_of_damage(self, bench: Bench, door: Door) -> None:
+    def test_a_reader_whose_attachment_goes_meanwhile_gets_no_damage(self, bench: Bench, door: Door) -> None:
         store, other = bench.open(attachments=door), bench.open(attachments=door)
         session = store.sessions.create("chat")
         session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))

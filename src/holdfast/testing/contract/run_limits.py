@@ -146,7 +146,7 @@ class RunLimitContract(Contract):
         with pytest.raises(holdfast.WaitTimeout):
             store.processes.wait_next(timeout_ms=20)
 
-    def test_a_wait_at_the_limit_hears_of_other_kinds(self, store: BlockingStore, bench: Bench) -> None:
+    def test_a_wait_at_the_limit_notices_other_kinds(self, store: BlockingStore, bench: Bench) -> None:
         store.queue.set_limit("research", at_once=1)
         start(store, "r1")
         start(store, "r2")

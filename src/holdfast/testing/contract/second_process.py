@@ -28,7 +28,7 @@ from holdfast.triggers import SubscriptionDraft
 ROUNDS = 20
 CHILDREN = 3
 WAKE_S = 2.0
-"""A waiter hears of another process's change within this time after it is durable."""
+"""A waiter wakes within this time after another process's change is durable."""
 
 PRELUDE = """
 import json, sys, time
@@ -400,7 +400,7 @@ class SecondProcessContract(Contract):
 
     # Waiting.
 
-    def test_a_waiter_in_another_process_hears_of_what_happens_here(
+    def test_a_change_here_wakes_a_waiter_in_another_process(
         self, store: BlockingStore, start: Callable[..., list[Child]]
     ) -> None:
         (child,) = start(WAIT, 1)
@@ -415,7 +415,7 @@ class SecondProcessContract(Contract):
                 assert child.hear() == what
                 assert time.monotonic() - began < WAKE_S
 
-    def test_a_waiter_here_hears_of_what_happens_in_another_process(
+    def test_a_change_in_another_process_wakes_a_waiter_here(
         self, store: BlockingStore, bench: Bench, start: Callable[..., list[Child]]
     ) -> None:
         (child,) = start(CAUSE, 1)

@@ -116,7 +116,7 @@ class WaitContract(Contract):
             with pytest.raises(holdfast.WaitTimeout):
                 store.queue.wait("mail", timeout_ms=1, owner_id=owner_id)
 
-    def test_a_wait_knows_the_boundary_and_hears_of_a_cancelled_batch(
+    def test_a_wait_knows_the_boundary_and_notices_a_cancelled_batch(
         self, store: BlockingStore, bench: Bench, elsewhere: BlockingStore
     ) -> None:
         batch = store.queue.enqueue(work("later", delivery="after_current_turn_commit"))
