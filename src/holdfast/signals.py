@@ -44,7 +44,7 @@ class Change(Future[T]):
     """A future that stays usable for other waiters when one of them is interrupted."""
 
     concerns: Callable[[Any], Awaitable[bool]] | None = None
-    """An operation that only reads. It tells if a change of unknown topic concerns the waiter, who sleeps on if not."""
+    """A read that decides if a change of unknown topic concerns the waiter, which keeps sleeping if not."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pauses: nothing of a paused session or kind is claimed, what runs continues, and a resume wakes who waits."""
+"""Pauses: nothing of a paused session or kind is claimed, running work continues, and a resume wakes waiters."""
 
 from __future__ import annotations
 
