@@ -102,7 +102,7 @@ def test_one_picture_for_scripts(on: Any, url: str) -> None:
 def test_an_empty_store_has_a_picture(on: Any) -> None:
     said = on("top", "--once", "--interval", "100ms").out
     assert "no work" in said
-    assert "none is alive" in said
+    assert "no worker is alive" in said
 
 
 def test_without_a_terminal_it_says_how_to_use_it(on: Any) -> None:

@@ -366,7 +366,7 @@ COMPILED: dict[str, tuple[Any, str]] = {
     "options that are hard to tell apart": (
         {"$schema": "http://json-schema.org/draft-07/schema#"}
         | {"enum": [[[1] if n >> bit & 1 else 1 for bit in range(12)] for n in range(2**12)]},
-        "told apart",
+        "too much work to compare",
     ),
 }
 

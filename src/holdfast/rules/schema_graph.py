@@ -204,7 +204,7 @@ class _Reader:
         work, _ = work_of_unique(options, ENDLESS)
         self._comparing_left -= work
         if self._comparing_left < 0:
-            raise ValueError("the options of its enums take too much work to be distinguished")
+            raise ValueError("the options of its enums take too much work to compare")
 
     def _read(self, schema: dict[str, Any], base: str, visit: Visit) -> None:
         self.has_alternatives |= any(keyword in schema for keyword in ("anyOf", "oneOf"))
