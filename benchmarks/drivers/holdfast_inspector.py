@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import html
 import re
+import sqlite3
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import asyncpg
 
 import holdfast
 from benchmarks import child, work
 from benchmarks.drivers import durable
 from holdfast.inspector import inspector
 
-CHUNK = 500
-FILLERS = 2
+SEEDS = 1_000
+"""Sessions that the store makes. A million of them would take half an hour."""
 TURNS = 50
 TEXT = work.text("node", 500)
 LONG = "long"
+COPY = """
+INSERT INTO {schema}sessions (
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms, created_at_ms,
+    name, owner
+)
+SELECT
+    session_key + {step}, session_id || '-' || copy, incarnation, family + {step}, revision, node_count, epoch, lineage,
+    changed_at_ms - 1000 * copy, created_at_ms - 1000 * copy, name || '-' || copy, owner
+FROM {schema}sessions CROSS JOIN {series}
+"""
+COPY_LABELS = """
+INSERT INTO {schema}session_labels (family, session_key, key, value)
+SELECT family + {step}, session_key + {step}, key, value
+FROM {schema}session_labels CROSS JOIN {series}
+"""
+"""Copies of all sessions: their keys follow those that are there, and each copy changed a second before the last."""
 
 
 class Pages:
@@ -26,26 +45,25 @@ class Pages:
     async def open(self, url: str, sessions: int, nodes: int) -> dict[str, Any]:
         self.store = await holdfast.open(url)
         facts = durable.of_store(self.store)
-        await self._sessions(sessions)
+        await self._sessions(url, sessions)
         await self._long(nodes)
         self.app = inspector(self.store, authenticate=lambda _: True, hosts=None)
         return facts
 
-    async def _sessions(self, count: int) -> None:
-        """Make sessions, many in each transaction."""
-        chunks = iter(range(0, count, CHUNK))
-
-        async def fill() -> None:
-            for first in chunks:
-                async with self.store.transaction() as transaction:
-                    for each in range(first, min(first + CHUNK, count)):
-                        await transaction.sessions.create(
-                            f"session-{each:07}",
-                            owner=f"user-{each % 1000}",
-                            labels={"plan": "team" if each % 3 else "free"},
-                        )
-
-        await asyncio.gather(*(fill() for _ in range(FILLERS)))
+    async def _sessions(self, url: str, count: int) -> None:
+        """Make some sessions with the store, and the others as copies of their rows inside the database."""
+        seeds = min(count, SEEDS)
+        async with self.store.transaction() as transaction:
+            for each in range(seeds):
+                await transaction.sessions.create(
+                    f"session-{each:07}",
+                    owner=f"user-{each}",
+                    labels={"plan": "team" if each % 3 else "free"},
+                )
+        copies = count // seeds - 1
+        if copies > 0:
+            copy = _copy_postgres if url.startswith("postgres") else _copy_sqlite
+            await copy(url, seeds, copies)
 
     async def _long(self, count: int) -> None:
         """Make a conversation of this many messages, in turns."""
@@ -96,6 +114,27 @@ class Pages:
 
     async def shut(self) -> None:
         await self.store.close()
+
+
+async def _copy_sqlite(url: str, seeds: int, copies: int) -> None:
+    numbers = f"WITH RECURSIVE series (copy) AS (SELECT 1 UNION ALL SELECT copy + 1 FROM series WHERE copy < {copies})"
+    with contextlib.closing(sqlite3.connect(url)) as connection, connection:
+        for statement in (COPY, COPY_LABELS):
+            copied = statement.format(schema="", step=f"copy * {seeds}", series="series")
+            connection.execute(copied.replace("SELECT", f"{numbers} SELECT", 1))
+
+
+async def _copy_postgres(url: str, seeds: int, copies: int) -> None:
+    connection = await asyncpg.connect(url)
+    series = f"generate_series(1, {copies}) AS series (copy)"
+    try:
+        for statement in (COPY, COPY_LABELS):
+            await connection.execute(statement.format(schema="holdfast.", step=f"copy * {seeds}", series=series))
+        last = (copies + 1) * seeds
+        await connection.execute(f"SELECT setval('holdfast.session_keys', {last})")
+        await connection.execute("VACUUM (ANALYZE) holdfast.sessions, holdfast.session_labels")
+    finally:
+        await connection.close()
 
 
 if __name__ == "__main__":
