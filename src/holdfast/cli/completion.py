@@ -71,13 +71,32 @@ function __holdfast_store
     set at (math $at + 1)
   end
 end
-function __holdfast_batches
-  # The session is the last word before a batch that is not the command itself.
+function __holdfast_given
+  # The words behind a command of so many words that are neither options nor values of options.
   set -l words (commandline -opc | string unescape)
-  string match -qr -- "^(-|queue\\$|show\\$|cancel\\$|release\\$|retry\\$|drop\\$)" $words[-1]; and return
-  holdfast complete (__holdfast_store) --session=$words[-1] batches -- (commandline -ct | string unescape) 2>/dev/null
+  set -l given
+  set -l plain no
+  set -l at 2
+  while test $at -le (count $words)
+    if test $plain = no; and contains -- $words[$at] {valued}
+      set at (math $at + 1)
+    else if test $plain = yes; or not string match -q -- "-*" $words[$at]
+      set -a given $words[$at]
+    else if test $words[$at] = --
+      set plain yes
+    end
+    set at (math $at + 1)
+  end
+  for number in (seq $argv[1])
+    set -e given[1]
+  end
+  test (count $given) -gt 0; and printf "%s\\n" $given
+end
+function __holdfast_batches
+  set -l given (__holdfast_given 2)
+  holdfast complete (__holdfast_store) --session=$given[1] batches -- (commandline -ct | string unescape) 2>/dev/null
 end"""
-"""Repeats the options that name the store, and offers the batches of a session."""
+"""Repeats the options that name the store, returns the arguments that are typed, and offers batches of a session."""
 
 
 class Place(NamedTuple):
@@ -148,7 +167,7 @@ def bash(found: list[Place]) -> str:
 # bash completion for holdfast; load it with: source <(holdfast completion bash)
 {BASH_IDS}_holdfast() {{
   local current before path="" word longer words="" index line="${{COMP_LINE:0:COMP_POINT}}"
-  local kind="" batches="" given=0 first=""
+  local kind="" batches="" given=0 first="" plain=""
   local -a typed=() store=()
   local -A known=({known})
 {BASH_WORDS}  current="${{typed[${{#typed[@]}}-1]}}" before="${{typed[${{#typed[@]}}-2]}}"
@@ -158,7 +177,8 @@ def bash(found: list[Place]) -> str:
     --url|--schema|--pooler) store+=("$word" "${{typed[index+1]}}"); ((index++)); continue ;;
     --url=*|--schema=*|--pooler=*) store+=("$word"); continue ;;
     {"|".join(valued)}) ((index++)); continue ;;
-    -*) continue ;;
+    --) plain=yes; continue ;;
+    -*) [[ -n "$plain" ]] || continue ;;
     esac
     longer="${{path:+$path }}$word"
     if [[ -n "${{known[$longer]}}" ]]; then path="$longer"; else first="${{first:-$word}}"; ((given += 1)); fi
@@ -171,8 +191,8 @@ def bash(found: list[Place]) -> str:
   case "$path" in
     {batches}) batches=yes ;;
   esac
-  if [[ -n "$kind" && "$given" == 0 && "$current" != -* ]]; then _holdfast_ids "$kind"; return; fi
-  if [[ -n "$batches" && "$given" == 1 && "$current" != -* ]]; then
+  if [[ -n "$kind" && "$given" == 0 && ("$current" != -* || -n "$plain") ]]; then _holdfast_ids "$kind"; return; fi
+  if [[ -n "$batches" && "$given" == 1 && ("$current" != -* || -n "$plain") ]]; then
     first=${{first//[\\\\\\'\\"]/}}
     store+=("--session=$first")
     _holdfast_ids batches
@@ -208,7 +228,7 @@ _holdfast_ids() {{
   compadd -a found
 }}
 _holdfast() {{
-  local word longer where="" index kind="" batches="" given=0 first=""
+  local word longer where="" index kind="" batches="" given=0 first="" plain=""
   local -a store
   local -a offers
   local -A known=({known})
@@ -218,7 +238,8 @@ _holdfast() {{
     --url|--schema|--pooler) store+=("$word" "${{(Q)words[index+1]}}"); ((index++)); continue ;;
     --url=*|--schema=*|--pooler=*) store+=("${{(Q)word}}"); continue ;;
     {"|".join(valued)}) ((index++)); continue ;;
-    -*) continue ;;
+    --) plain=yes; continue ;;
+    -*) [[ -n "$plain" ]] || continue ;;
     esac
     longer="${{where:+$where }}$word"
     if [[ -n "${{known[$longer]}}" ]]; then where="$longer"; else first="${{first:-${{(Q)word}}}}"; ((given += 1)); fi
@@ -231,8 +252,8 @@ _holdfast() {{
   case "$where" in
     {batches}) batches=yes ;;
   esac
-  if [[ -n "$kind" && "$given" == 0 && "$PREFIX" != -* ]]; then _holdfast_ids "$kind"; return; fi
-  if [[ -n "$batches" && "$given" == 1 && "$PREFIX" != -* ]]; then
+  if [[ -n "$kind" && "$given" == 0 && ("$PREFIX" != -* || -n "$plain") ]]; then _holdfast_ids "$kind"; return; fi
+  if [[ -n "$batches" && "$given" == 1 && ("$PREFIX" != -* || -n "$plain") ]]; then
     store+=("--session=$first"); _holdfast_ids batches; return
   fi
   case "$where" in
@@ -257,7 +278,7 @@ def fish(found: list[Place]) -> str:
     """Return the script for fish."""
     lines = [
         "# fish completion for holdfast; load it with: holdfast completion fish | source",
-        FISH_STORE,
+        FISH_STORE.replace("{valued}", " ".join(sorted({name for place in found for name in place.valued}))),
         "complete -c holdfast -f",
     ]
     groups = {place.path[0] for place in found if len(place.path) > 1}
@@ -271,11 +292,11 @@ def fish(found: list[Place]) -> str:
             if len(place.path) == 1 and below:
                 seen.append(f"not __fish_seen_subcommand_from {' '.join(below)}")
             where = "; and ".join(seen)
+        argument = f"{where}; and test (count (__holdfast_given {len(place.path)})) -eq"
         if place.has_batch:
-            # Fish offers both: which one the word is shows only in what was typed before.
-            lines.append(f"complete -c holdfast -n '{where}' -a '(__holdfast_batches)'")
+            lines.append(f"complete -c holdfast -n '{argument} 1' -a '(__holdfast_batches)'")
         if place.ids is not None:
-            lines.append(f"complete -c holdfast -n '{where}' -a '{_fish_ids(place.ids)}'")
+            lines.append(f"complete -c holdfast -n '{argument} 0' -a '{_fish_ids(place.ids)}'")
         for word, text in place.words:
             lines.append(f"complete -c holdfast -n '{where}' {_fish_word(place, word)} -d {_fish_text(text)}")
     return "\n".join(lines) + "\n"
