@@ -622,6 +622,15 @@ def test_a_trigger_is_listed_fired_once_and_switched_off(on: Any, filled: Any) -
     assert "no      " in on("triggers", "list", "--source-type", "cron").out
 
 
+def test_deliveries_of_one_session_are_listed(on: Any, filled: Any) -> None:
+    del filled
+    on("triggers", "emit", "cron", "daily", "--key", "1")
+    for word in ("--undelivered", "--failed"):
+        every = on("triggers", "list", word, "--json").json["items"]
+        assert on("triggers", "list", word, "--session", "chat", "--json").json["items"] == []
+        assert len(every) == (word == "--undelivered")
+
+
 # Attachments.
 
 

@@ -77,6 +77,7 @@ def test_the_message_names_a_deleted_session_as_deleted(on: Any, url: str, comma
         "sessions history {}",
         "attachments list {}",
         "triggers list --session {}",
+        "triggers list --undelivered --session {}",
         "processes list --started-by {}",
     ],
 )

@@ -12,17 +12,19 @@ from holdfast.cli.terminal import moment
 def list_triggers(call: Call) -> int:
     """List one page of subscriptions, or of deliveries whose process was never registered."""
     given = call.options
-    filters = {"--session": given.session, "--source-type": given.source_type, "--source-key": given.source_key}
+    filters = {"--source-type": given.source_type, "--source-key": given.source_key}
     named = [name for name, value in filters.items() if value is not None]
     if given.undelivered and given.failed:
         raise Misused("--undelivered and --failed are two lists: name one of them")
     if (given.undelivered or given.failed) and named:
         word = "--failed" if given.failed else "--undelivered"
-        raise Misused(f"{word} lists deliveries of every subscription: leave out {' and '.join(named)}")
+        raise Misused(f"{word} lists deliveries of every source: leave out {' and '.join(named)}")
     with call.store() as store:
         if given.undelivered or given.failed:
             listed = store.triggers.failed if given.failed else store.triggers.undelivered
-            waiting = listed(after=given.after, limit=given.limit)
+            waiting = listed(session_id=given.session, after=given.after, limit=given.limit)
+            if not waiting.items and given.after is None and given.session is not None:
+                require_session(store, given.session)
             return show_page(
                 call,
                 waiting,
@@ -127,12 +129,12 @@ COMMANDS = (
         (
             argument("--undelivered", action="store_true", help="list deliveries whose process was never registered"),
             argument("--failed", action="store_true", help="list deliveries whose process could not be started"),
-            argument("--session", metavar="SESSION", help="only subscriptions of this session"),
+            argument("--session", metavar="SESSION", help="only subscriptions of this session, or deliveries to them"),
             argument("--source-type", metavar="TYPE", help="only subscriptions to this type of source"),
             argument("--source-key", metavar="KEY", help="only subscriptions to this source"),
             *PAGE,
         ),
-        ("holdfast triggers list --source-type cron", "holdfast triggers list --undelivered --json"),
+        ("holdfast triggers list --source-type cron", "holdfast triggers list --undelivered --session chat-42"),
         f"{PAGE_JSON} An item is a `Subscription`, with `--undelivered` or `--failed` a `TriggerDelivery`.",
     ),
     Command(

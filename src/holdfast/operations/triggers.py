@@ -153,9 +153,11 @@ async def undelivered(
     return _deliveries_by_age(rows, whole, limit, "undelivered")
 
 
-async def failed_page(tx: Transaction, *, after: tuple[int, str, int] | None, limit: int) -> Page[TriggerDelivery]:
-    """Return one page of deliveries whose process could not be started."""
-    rows = await tx.list_failed_deliveries(None, after=after, limit=limit + 1)
+async def failed_page(
+    tx: Transaction, session_id: str | None, *, after: tuple[int, str, int] | None, limit: int
+) -> Page[TriggerDelivery]:
+    """Return one page of deliveries whose process could not be started, of one session's subscriptions or of all."""
+    rows = await tx.list_failed_deliveries(session_id, after=after, limit=limit + 1)
     return _deliveries_by_age(rows, await _whole_rows(tx, rows[:limit]), limit, FAILED)
 
 

@@ -212,16 +212,23 @@ class Triggers(FacetBase):
             )
         )
 
-    async def failed(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[TriggerDelivery]:
+    async def failed(
+        self, *, session_id: str | None = None, after: str | None = None, limit: int = checks.DEFAULT_PAGE
+    ) -> Page[TriggerDelivery]:
         """Return one page of deliveries whose process could not be started, oldest first. Each has its `failure`.
+
+        With `session_id`, those to this session's subscriptions.
 
         >>> len(store.triggers.failed())
         0
         """
+        of_session = None if session_id is None else self._context.identifier("session_id", session_id)
         place = checks.cursor(operations.FAILED, after, [int, str, int])
         start = None if place is None else (int(place[0]), str(place[1]), int(place[2]))
         size = checks.page_size(limit, self._context.limits)
-        return await self._context.backend.read(lambda tx: operations.failed_page(tx, after=start, limit=size))
+        return await self._context.backend.read(
+            lambda tx: operations.failed_page(tx, of_session, after=start, limit=size)
+        )
 
     async def redeliver(self, process_id: str) -> Process:
         """Start the process of a delivery that no worker or host has started. Idempotent.

@@ -299,6 +299,7 @@ class ExplanationContract(Contract):
         (second,) = store.triggers.failed(after=first.next)
         assert {first[0].process_id, second.process_id} == {own.process_id, other.process_id}
         assert (second.state, second.failure) == ("failed", "the payload does not fit")
+        assert [one.process_id for one in store.triggers.failed(session_id="chat")] == [own.process_id]
         store.triggers.redeliver(own.process_id)
         assert only(of_session(store)).name == "process-no-worker"
         assert named(store)["failed-deliveries"] == (other.process_id,)
