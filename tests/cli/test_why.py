@@ -214,6 +214,19 @@ def test_remedies_ask_first_and_report_what_they_did(on: Any, store: holdfast.Bl
     assert said["owner_id"] == "w1"
 
 
+def test_an_error_is_shown_with_its_end(on: Any, store: holdfast.BlockingStore) -> None:
+    frames = "".join(f'  File "agent.py", line {number}, in answer\n' for number in range(1, 31))
+    reason = "ConnectionError: the model refused: " + "too many requests " * 10 + "\x1b[31m"
+    _enqueued(store, "chat")
+    claim = store.queue.claim("chat", owner_id="w1")
+    assert claim is not None
+    store.queue.fail(claim, f"Traceback (most recent call last):\n{frames}{reason}", retry_in_ms=None)
+    lines = on("why", "chat").out.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("    error "))
+    assert lines[first + 9] == "               " + reason.replace("\x1b", "\\x1b")
+    assert lines[first].split("error", 1)[1].strip() == 'File "agent.py", line 22, in answer'
+
+
 def test_the_holder_is_shown_with_host_process_and_last_report(on: Any, store: holdfast.BlockingStore) -> None:
     dead_worker(store, "chat 42")
     said = on("why", "chat 42").out

@@ -8,10 +8,12 @@ import holdfast
 from holdfast.cli.commands import Command, argument
 from holdfast.cli.ids import similar, with_suggestions
 from holdfast.cli.running import Call, Refused, has_password
-from holdfast.cli.terminal import gist, length, moment, quoted
+from holdfast.cli.terminal import length, moment, quoted
 
 STYLES = {"stuck": "red", "waits": "yellow", "works": "green", "idle": "dim"}
 STORE_OPTIONS = ("url", "schema", "pooler")
+ERROR_LINES, ERROR_CHARACTERS = 10, 2_000
+"""The most of an error that is shown, its end."""
 SIGNAL = ("processes", "signal")
 ALONE = frozenset({"why"})
 """Commands of remedies whose name is one word."""
@@ -48,7 +50,8 @@ def _explanation(
 def _show(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> None:
     call.terminal.line("  ", (cause.name, STYLES[cause.standing]), f"  {cause.problem}")
     for title, text in _details(call, cause, now_ms):
-        call.terminal.line(f"    {title:<10} {text}")
+        for number, line in enumerate(text.split("\n")):
+            call.terminal.line(f"    {'' if number else title:<10} {line}")
 
 
 def _details(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> list[tuple[str, str]]:
@@ -58,7 +61,7 @@ def _details(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> list
     if cause.attempt is not None:
         found.append(("attempt", str(cause.attempt)))
     if cause.error is not None:
-        found.append(("error", gist(cause.error)))
+        found.append(("error", _end_of(cause.error)))
     if cause.holder is not None:
         found.append(("held by", _holder(cause.holder, now_ms)))
     if cause.next is not None:
@@ -70,6 +73,12 @@ def _details(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> list
     if cause.remedy[:2] == SIGNAL:
         found.append(("payload", "add --payload JSON if its handler expects one"))
     return found
+
+
+def _end_of(error: str) -> str:
+    """Return the last lines of an error: those of a traceback say what happened."""
+    lines = [line.rstrip() for line in error[-ERROR_CHARACTERS:].splitlines() if line.strip()]
+    return "\n".join(lines[-ERROR_LINES:])
 
 
 def _holder(holder: holdfast.maintenance.Holder, now_ms: int) -> str:
