@@ -23,6 +23,7 @@ from holdfast.inspector import app, conversation, inspector, pulse, searching, v
 from holdfast.inspector.app import PAGES
 from holdfast.inspector.conversation import blocks_of
 from holdfast.inspector.source import Source
+from holdfast.operations import workers
 from holdfast.store import Maintenance
 
 ADDRESSES: dict[str, dict[str, str]] = {
@@ -497,6 +498,7 @@ def test_every_session_of_dead_workers_is_found_page_by_page(
 ) -> None:
     monkeypatch.setattr(searching, "PAGE", 4)
     monkeypatch.setattr(searching, "STUCK_PAGE", 4)
+    monkeypatch.setattr(workers, "WORKERS", 2)
     held = [f"held-{number}" for number in range(9)]
     with holdfast.open_blocking(url) as store:
         for id in held:
@@ -504,6 +506,8 @@ def test_every_session_of_dead_workers_is_found_page_by_page(
             session.enqueue({"text": "claimed"})
             assert store.queue.claim(id, owner_id="dead", ttl_ms=3_600_000) is not None
         store.sessions.handle(held[0]).pause()
+        for id in ("alive-1", "alive-2", "alive-3"):
+            store.workers.heartbeat(holdfast.workers.WorkerInfo(id, host="here", pid=7), ttl_ms=3_600_000)
         store.workers.heartbeat(holdfast.workers.WorkerInfo("dead", host="here", pid=7), ttl_ms=1)
     time.sleep(0.01)
     seen: list[str] = []
@@ -515,6 +519,34 @@ def test_every_session_of_dead_workers_is_found_page_by_page(
         place = None if following is None else html.unescape(following[1])
     assert seen == held
     assert client.get("/sessions?state=stuck&after=9.x").status_code == 400, "a mistyped place is refused"
+
+
+@pytest.mark.parametrize("state", ["stuck", "failed"])
+def test_a_session_with_many_dead_letters_is_listed_once(
+    url: str, client: Any, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setattr(searching, "PAGE", 2)
+    monkeypatch.setattr(searching, "STUCK_PAGE", 2)
+    with holdfast.open_blocking(url) as store:
+        for id in ("many", "many", "many", "few", "many", "last", "many", "few"):
+            store.queue.enqueue(holdfast.WorkDraft(session_id=id, payloads=[1]))
+            claim = store.queue.claim(id, owner_id="w1")
+            assert claim is not None
+            store.queue.fail(claim, "no", retry_in_ms=None)
+    seen: list[str] = []
+    place: str | None = f"/sessions?state={state}"
+    while place is not None:
+        page = client.get(place).text
+        seen += re.findall(r'<td data-title="session"><a href="[^"]+">(\w+)</a>', page)
+        following = re.search(r'<a rel="next" href="([^"]+)">', page)
+        place = None if following is None else html.unescape(following[1])
+    assert seen == ["many", "few", "last"]
+
+
+def test_a_command_inside_a_cause_stands_out(client: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("chat").enqueue("x", kind="unknown")
+    assert "Start one with <code>holdfast worker</code>" in client.get("/session", params={"id": "chat"}).text
 
 
 def test_state_and_checkpoint_of_any_two_revisions_are_compared(url: str, client: Any) -> None:

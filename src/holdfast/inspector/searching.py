@@ -32,6 +32,8 @@ CANDIDATES = 200
 STUCK_PAGE = 50
 """Sessions that it explains before it looks whether it has enough."""
 STUCK_S = 2.0
+LETTER_PAGES = 20
+"""Pages of dead letters that one page of failed sessions reads: one session may have many."""
 WORD = re.compile(r'(?P<key>[^\s":=]+):(?:"(?P<quoted>[^"]*)"|(?P<value>\S+))|"(?P<text>[^"]*)"|(?P<word>\S+)')
 
 
@@ -101,10 +103,15 @@ async def active_sessions(store: holdfast.Store, after: str | None) -> holdfast.
 async def failed_sessions(
     store: holdfast.Store, after: str | None
 ) -> tuple[list[holdfast.sessions.SessionSummary], str | None]:
-    """Return the sessions of one page of dead letters, and the cursor at which to continue."""
-    page = await store.queue.dead_letters(after=after, limit=PAGE)
-    found = [await _summary(store, id) for id in dict.fromkeys(one.session_id for one in page)]
-    return [one for one in found if one is not None], page.next
+    """Return one page of the sessions with dead letters, each once, and the cursor at which to continue."""
+    found: list[holdfast.sessions.SessionSummary] = []
+    for _ in range(LETTER_PAGES):
+        ids, after = await _dead(store, after)
+        summaries = [await _summary(store, id) for id in ids]
+        found += [one for one in summaries if one is not None]
+        if after is None or len(found) >= PAGE:
+            break
+    return found, after
 
 
 class Stuck(NamedTuple):
@@ -125,8 +132,15 @@ async def _held(store: holdfast.Store, after: str | None) -> tuple[Iterable[str]
 
 
 async def _dead(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
+    """Return the sessions whose first dead letter is on this page: others were on an earlier one."""
     page = await store.queue.dead_letters(after=after, limit=STUCK_PAGE)
-    return [one.session_id for one in page], page.next
+    first = {one.session_id: one.batch_id for one in reversed(page.items)}
+    if after is not None:
+        for id in list(first):
+            earliest = await store.queue.dead_letters(session_id=id, limit=1)
+            if not earliest or earliest[0].batch_id != first[id]:
+                del first[id]
+    return [id for id in dict.fromkeys(one.session_id for one in page) if id in first], page.next
 
 
 async def _paused(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncIterator
 
 import msgspec
 
@@ -19,9 +20,10 @@ from holdfast.records.workers import Heartbeat, WorkerInfo, WorkerRelease
 from holdfast.rules import claims as claim_rules
 from holdfast.rules import leases as lease_rules
 from holdfast.rules import workers as rules
+from holdfast.worker_rows import WorkerRow
 
-WORKERS = 1_000
-"""Workers among which dead ones are looked for."""
+WORKERS, WORKER_PAGES = 1_000, 100
+"""Workers among which dead ones are looked for: so many at a time, so often."""
 HELD = 10_000
 """Claims and leases of one dead worker that are looked at, of each."""
 HELD_SESSIONS = "held-sessions"
@@ -99,9 +101,9 @@ async def list_page(tx: Transaction, *, after: str, limit: int) -> Page[WorkerIn
 async def held_sessions(tx: Transaction, *, after: tuple[str, str], limit: int) -> Page[str]:
     """Return one page of the sessions of which dead workers hold work or the lease, by worker and id."""
     found: list[tuple[str, str]] = []
-    for worker in await tx.list_workers(0, after="", limit=WORKERS):
-        if worker.expires_at_ms > tx.now_ms or worker.worker_id < after[0] or len(found) > limit:
-            continue
+    async for worker in _dead_workers(tx, after[0]):
+        if len(found) > limit:
+            break
         claims = await tx.claims_of_owner(worker.worker_id, tx.now_ms, HELD)
         leased = await tx.leases_of_owner("session", worker.worker_id, tx.now_ms, HELD)
         keys = {*(key for key, _ in claims), *(int(resource) for resource in leased if resource.isdecimal())}
@@ -109,6 +111,22 @@ async def held_sessions(tx: Transaction, *, after: tuple[str, str], limit: int) 
         places = [(worker.worker_id, session_id) for session_id in sorted(ids.values())]
         found += [place for place in places if place > after]
     return page_of(found[: limit + 1], limit, lambda one: one[1], listing=HELD_SESSIONS, place=lambda one: one)
+
+
+async def _dead_workers(tx: Transaction, first: str) -> AsyncIterator[WorkerRow]:
+    """Yield the workers that have stopped reporting, by id, from one of them on."""
+    begun = await tx.find_worker(first) if first else None
+    if begun is not None and begun.expires_at_ms <= tx.now_ms:
+        yield begun
+    after = first
+    for _ in range(WORKER_PAGES):
+        page = await tx.list_workers(0, after=after, limit=WORKERS)
+        for worker in page:
+            if worker.expires_at_ms <= tx.now_ms:
+                yield worker
+        if len(page) < WORKERS:
+            return
+        after = page[-1].worker_id
 
 
 async def leave(tx: Transaction, worker_id: str) -> bool:
