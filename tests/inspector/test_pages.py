@@ -217,8 +217,9 @@ def test_a_signal_is_sent_with_its_payload_after_a_question(url: str, writer: An
         assert "Yes, signal it</button>" in page
         assert '<input name="payload"' in page
         form = {"words": json.dumps(["processes", "signal", "asking", "approve"]), "back": "/"}
-        refused = writer.post("/remedy", data={**form, "payload": "{by"})
-        assert (refused.status_code, "payload" in refused.text) == (400, True)
+        for payload in ("{by", "[" * 100_000):
+            refused = writer.post("/remedy", data={**form, "payload": payload})
+            assert (refused.status_code, "payload" in refused.text) == (400, True)
         assert writer.post("/remedy", data={**form, "payload": '{"by": "ada"}'}).status_code == 200
         assert [one.payload for one in store.events.recent("asking")][-1] == {"by": "ada"}
 
@@ -647,6 +648,14 @@ def test_a_list_that_is_cut_says_so(url: str, client: Any) -> None:
     assert "nightly-48" in page
     assert "nightly-50" not in page
     assert "There are more." not in client.get("/queue").text
+
+
+def test_an_id_with_blanks_around_it_is_explained(url: str, client: Any) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create(" chat ")
+        store.sessions.create("mail")
+    for asked in (" chat ", " mail "):
+        assert client.get("/why", params={"id": asked}).status_code == 200
 
 
 def test_an_unknown_id_is_guessed(url: str, client: Any) -> None:

@@ -53,7 +53,7 @@ async def carry_out(store: holdfast.Store, words: Sequence[str], payload: str = 
     if payload.strip() and words[1] == "signal":
         try:
             said = msgspec.json.decode(payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise holdfast.InvalidRequest("payload", f"is not JSON: {error}") from None
         return bool(await store.events.signal(words[2], words[3], said))
     _, remedy = REMEDIES[words[0], words[1]]

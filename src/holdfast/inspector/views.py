@@ -365,18 +365,25 @@ async def triggers(store: holdfast.Store, query: Query) -> View:
 
 async def why(store: holdfast.Store, query: Query) -> View:
     """Explain the session, process or schedule of an id."""
-    id = query.get("id", "").strip()
+    given = query.get("id", "")
+    id = given.strip()  # as it was typed; a link names an id that may begin or end with a blank
+    found = await _explained(store, given) or (await _explained(store, id) if id != given else [])
+    meant = await _meant(store, id) if id and not found else []
+    facts = {"id": id, "found": found, "meant": meant}
+    return View("why.html", f"Why {id}", facts, 404 if id and not found else 200)
+
+
+async def _explained(store: holdfast.Store, id: str) -> list[holdfast.maintenance.Explanation]:
+    """Return the explanations of the session, the process and the schedule of an id."""
     found: list[holdfast.maintenance.Explanation] = []
     explain = store.maintenance
     for one in (explain.explain_session, explain.explain_process, explain.explain_schedule):
-        if id:
+        if id.strip():
             try:
                 found.append(await one(id))
             except (holdfast.NotFound, holdfast.SessionDeleted):
                 continue
-    meant = await _meant(store, id) if id and not found else []
-    facts = {"id": id, "found": found, "meant": meant}
-    return View("why.html", f"Why {id}", facts, 404 if id and not found else 200)
+    return found
 
 
 async def _meant(store: holdfast.Store, id: str) -> list[str]:
