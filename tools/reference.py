@@ -81,7 +81,7 @@ TOPICS = (
             ("handle", holdfast.processes.RunHandle),
             ("store.events", facets.Events),
         ),
-        ("records.processes", "records.events", "store.run_handle", "blocking_run_handle"),
+        ("records.processes", "rules.runs", "records.events", "store.run_handle", "blocking_run_handle"),
     ),
     Topic("grants.md", "Grants", (("store.grants", facets.Grants),), ("records.grants",)),
     Topic("triggers.md", "Triggers", (("store.triggers", facets.Triggers),), ("records.triggers", "rules.triggers")),

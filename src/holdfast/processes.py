@@ -30,6 +30,7 @@ from holdfast.records.processes import (
     ToolCall,
     WaitKind,
 )
+from holdfast.rules.runs import must_abandon
 from holdfast.store.run_handle import RunFailed, RunHandle
 
 __all__ = [
@@ -63,4 +64,5 @@ __all__ = [
     "StartReceipt",
     "ToolCall",
     "WaitKind",
+    "must_abandon",
 ]

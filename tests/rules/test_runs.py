@@ -57,6 +57,22 @@ def test_a_trigger_adds_its_values_to_the_arguments_of_a_run(store: holdfast.Blo
     assert registration_for(delivery).input == Run("report", args={"for": "ada", "day": "monday"})
 
 
+@pytest.mark.parametrize(
+    ("lost_owner_id", "recoveries", "is_abandoned"),
+    [
+        (None, ["owner_bound", "owner_bound"], False),
+        ("w1", ["rerunnable", "rerunnable"], False),
+        ("w1", ["owner_bound", "rerunnable"], True),
+        ("w1", ["rerunnable", "owner_bound"], True),
+        ("w1", ["rerunnable", "external"], True),
+    ],
+)
+def test_a_run_that_lost_a_holder_is_abandoned_unless_run_and_handler_allow_another_call(
+    lost_owner_id: str | None, recoveries: list[str], is_abandoned: bool
+) -> None:
+    assert runs.must_abandon(lost_owner_id, *recoveries) is is_abandoned
+
+
 @pytest.mark.parametrize("changes", [{"suspended": 2}, {"suspended": 1, "attempt": 1}])
 def test_a_sleeping_run_with_a_claim_or_attempts_is_damage(changes: dict[str, int]) -> None:
     registration = holdfast.ProcessRegistration("r", Run("report"))

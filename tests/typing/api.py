@@ -246,6 +246,7 @@ async def processes(store: holdfast.Store, lease: holdfast.leases.Lease) -> None
     assert_type(await run.cancel(reason="late"), holdfast.events.AppendReceipt)
     assert_type(await store.processes.retry("r1"), holdfast.processes.RunHandle)
     assert_type(store.processes.handle("r1"), holdfast.processes.RunHandle)
+    assert_type(holdfast.processes.must_abandon("w1", "rerunnable", "owner_bound"), bool)
 
 
 def plain_step(number: int) -> list[str]:

@@ -53,7 +53,9 @@ async def claim_next(tx: Transaction, request: NextRequest) -> tuple[RunClaim | 
 
 
 def _claim_of(row: ProcessRow, lease: LeaseRow, token: Token) -> RunClaim:
-    return RunClaim(processes.process_of(row), leases.lease_of(lease, OnProcess(row.process_id), token))
+    process = processes.process_of(row)
+    must_abandon = rules.must_abandon(process.lost_owner_id, process.recovery)
+    return RunClaim(process, leases.lease_of(lease, OnProcess(row.process_id), token), must_abandon)
 
 
 async def _claim(tx: Transaction, request: NextRequest) -> RunClaim | Corrupt | None:

@@ -328,16 +328,13 @@ class RunClaim(Record, frozen=True):
 
     process: Process
     lease: Lease
+    must_abandon: bool
+    """True if the run must not be run again: end it as `Abandoned`, with evidence."""
 
     @property
     def takeover(self) -> bool:
         """True if an earlier holder's lease expired before it was given back."""
         return self.process.lost_owner_id is not None
-
-    @property
-    def must_abandon(self) -> bool:
-        """True if the run must not be run again: end it as `Abandoned`, with evidence."""
-        return self.takeover and self.process.recovery == "owner_bound"
 
 
 class ProcessSessionReport(Record, frozen=True):

@@ -143,6 +143,20 @@ def leased_until(row: ProcessRow, lease: LeaseRow) -> ProcessRow:
     return msgspec.structs.replace(row, claimable_at_ms=lease.expires_at_ms)
 
 
+def must_abandon(lost_owner_id: str | None, *recoveries: str) -> bool:
+    """Return True if a run has lost a holder and must not be run again.
+
+    A run that is not `rerunnable` must not. The run says that when it is started, and so does the handler that would
+    run it: pass the recovery of each.
+
+    >>> holdfast.processes.must_abandon("worker-1", "rerunnable", "owner_bound")
+    True
+    >>> holdfast.processes.must_abandon(None, "owner_bound")
+    False
+    """
+    return lost_owner_id is not None and any(recovery != "rerunnable" for recovery in recoveries)
+
+
 def claimed(row: ProcessRow, before: LeaseRow | None, lease: LeaseRow, *, now_ms: int) -> ProcessRow:
     """Return the run under a new lease. A takeover names the owner whose lease expired.
 
@@ -152,7 +166,7 @@ def claimed(row: ProcessRow, before: LeaseRow | None, lease: LeaseRow, *, now_ms
     lost = None if before is None or before.token_hash is None else before.owner_id
     if lost is None and row.recovery == "owner_bound":
         lost = row.lost_owner
-    counts = lost is None or row.recovery != "owner_bound"
+    counts = not must_abandon(lost, row.recovery)
     return msgspec.structs.replace(
         row,
         claimable_at_ms=lease.expires_at_ms,

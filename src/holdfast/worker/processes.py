@@ -15,6 +15,7 @@ from typing import Any, cast
 import holdfast
 from holdfast import typed_values
 from holdfast.log import WARNING, log_event
+from holdfast.processes import must_abandon
 from holdfast.records.processes import CHILD_ENDED
 from holdfast.run_chains import parent_run
 from holdfast.spilling import spill
@@ -85,7 +86,8 @@ class Runs:
     def _must_expire(self, claim: holdfast.processes.RunClaim) -> bool:
         """Return whether a claim must not be released: that would hide that a run which runs once lost its holder."""
         asked = cast("holdfast.processes.Run", claim.process.input)
-        return claim.takeover and self._runner.handlers.of_run(asked.kind, asked.version).recovery != "rerunnable"
+        handler = self._runner.handlers.of_run(asked.kind, asked.version)
+        return must_abandon(claim.process.lost_owner_id, handler.recovery)
 
     # Running.
 
@@ -179,13 +181,12 @@ class Runs:
             return cancelled(journal, None)
         if handler.recovery == "external" and (process.external_ref is not None or HANDED_OVER in journal.steps):
             raise Suspended(None, holdfast.processes.SignalWait(OUTSIDE, ordinal=1))
-        if run.claim.must_abandon or (run.claim.takeover and handler.recovery != "rerunnable"):
+        if must_abandon(process.lost_owner_id, process.recovery, handler.recovery):
             return abandoned(run, journal, self._runner.owner_id)
         after_outage = self._runner.outages.explain_loss(self._lease_ms)
         require_attempt(handler.retry, run.attempt, after_outage=after_outage)
         declared = typed_values.result_type(handler.function)  # refuses a type that is not loaded, before any effect
-        is_bound = process.recovery == "owner_bound" or handler.recovery != "rerunnable"
-        held.may_run_again = not is_bound
+        held.may_run_again = not must_abandon(self._runner.owner_id, process.recovery, handler.recovery)
         try:
             value = await self._call(handler, run, journal, held)
         except Continued:

@@ -91,7 +91,8 @@ class _Replaying:
         self._process = process
         self._handler = handler
         recorded: Any = _RecordedStore(store)
-        claim = holdfast.processes.RunClaim(process, cast("Any", None))  # its lease is for writes only
+        no_lease = cast("Any", None)  # it is for writes only
+        claim = holdfast.processes.RunClaim(process, no_lease, must_abandon=False)
         self._journal = _RecordedJournal(recorded, claim)
         self._journal.read(events)
         self._run = Run(claim, recorded, self._journal, _once)
