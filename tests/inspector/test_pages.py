@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from tests.inspector.conftest import HOST, HOSTILE, SESSION, TOKEN
 
 import holdfast
-from holdfast.inspector import app, conversation, inspector, pulse, searching, views
+from holdfast.inspector import activity_sampler, app, conversation, inspector, searching, views
 from holdfast.inspector.app import PAGES
 from holdfast.inspector.conversation import blocks_of
 from holdfast.inspector.source import Source
@@ -275,7 +275,7 @@ def test_text_of_every_kind_of_payload(url: str, client: Any) -> None:
 
 
 def test_the_overview_draws_the_pulse_of_the_store(url: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "LEAST_S", 0.0)
+    monkeypatch.setattr(activity_sampler, "LEAST_S", 0.0)
     client.get("/")  # a rate needs two looks
     with holdfast.open_blocking(url) as store:
         for number in range(3):
@@ -291,7 +291,7 @@ def test_the_overview_draws_the_pulse_of_the_store(url: str, client: Any, monkey
 def test_counts_of_whole_tables_are_shared_and_taken_seldom(url: str) -> None:
     async def counted() -> int:
         async with holdfast.open(url) as store:
-            taken, calls = pulse.Pulse(), [0]
+            taken, calls = activity_sampler.ActivitySampler(), [0]
             stats = store.maintenance.stats
 
             async def counting() -> Any:
@@ -752,8 +752,8 @@ def test_viewers_and_scrapers_share_one_diagnosis_and_one_count(
 
     counting("stats")
     counting("diagnose")
-    monkeypatch.setattr(pulse, "DIAGNOSE_EVERY_S", 3600.0)
-    monkeypatch.setattr(pulse, "COUNT_EVERY_S", 3600.0)
+    monkeypatch.setattr(activity_sampler, "DIAGNOSE_EVERY_S", 3600.0)
+    monkeypatch.setattr(activity_sampler, "COUNT_EVERY_S", 3600.0)
     file = tmp_path / "agent.db"
     holdfast.open_blocking(file).close()
     with TestClient(inspector(file, token=TOKEN, hosts=[HOST])) as client:
@@ -761,8 +761,8 @@ def test_viewers_and_scrapers_share_one_diagnosis_and_one_count(
             assert client.get("/", params={"token": TOKEN}).status_code == 200
             assert client.get("/metrics").status_code == 200
         assert sorted(counted) == ["diagnose", "stats"]
-        monkeypatch.setattr(pulse, "DIAGNOSE_EVERY_S", 0.0)
-        monkeypatch.setattr(pulse, "COUNT_EVERY_S", 0.0)
+        monkeypatch.setattr(activity_sampler, "DIAGNOSE_EVERY_S", 0.0)
+        monkeypatch.setattr(activity_sampler, "COUNT_EVERY_S", 0.0)
         client.get("/")
         client.get("/metrics")
     assert sorted(counted) == ["diagnose", "diagnose", "stats", "stats", "stats"]

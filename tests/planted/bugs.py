@@ -88,7 +88,7 @@ from holdfast.store import context, maintenance
 from holdfast.transfer import bundle, restoring
 from holdfast.wait import AsyncWaiting
 from holdfast.worker import router
-from holdfast.worker.keeper import Keeper
+from holdfast.worker.claim_renewal import ClaimRenewer
 from holdfast.worker.work import Work
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -892,7 +892,7 @@ def a_router_starts_runs_under_new_ids(patch: pytest.MonkeyPatch) -> None:
 
 
 def claims_are_renewed_on_the_event_loop_of_the_handlers(patch: pytest.MonkeyPatch) -> None:
-    right_hold, right_renew = Keeper.hold, Keeper._renew
+    right_hold, right_renew = ClaimRenewer.hold, ClaimRenewer._renew
     loops: dict[int, asyncio.AbstractEventLoop] = {}
 
     def hold(self: Any, held: Any) -> None:
@@ -912,8 +912,8 @@ def claims_are_renewed_on_the_event_loop_of_the_handlers(patch: pytest.MonkeyPat
             loop.call_soon_threadsafe(on_loop)
             done.wait(10)
 
-    patch.setattr(Keeper, "hold", hold)
-    patch.setattr(Keeper, "_renew", renew)
+    patch.setattr(ClaimRenewer, "hold", hold)
+    patch.setattr(ClaimRenewer, "_renew", renew)
 
 
 def work_given_back_goes_to_the_end_of_its_queue(patch: pytest.MonkeyPatch) -> None:

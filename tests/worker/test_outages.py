@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast.worker import Job, Retry, Run, Worker
-from holdfast.worker.keeper import Held, Keeper
+from holdfast.worker.claim_renewal import ClaimRenewer, Held
 
 WAIT_S = 30
 
@@ -123,7 +123,7 @@ def test_a_commit_that_never_succeeds_ends_with_the_claim(monkeypatch: pytest.Mo
             def renew(*_: Any, **__: Any) -> Any:
                 raise away
 
-            monkeypatch.setattr("holdfast.worker.keeper.Keeper._renewed", renew)
+            monkeypatch.setattr("holdfast.worker.claim_renewal.ClaimRenewer._renewed", renew)
             monkeypatch.setattr(store.sessions, "handle", handle)
             monkeypatch.setattr("holdfast.worker.running.AWAY_S", 0.01)
             serving = asyncio.create_task(worker.serve())
@@ -288,7 +288,7 @@ def test_work_is_given_back_at_a_shutdown_once_the_database_is_back(monkeypatch:
     assert asyncio.run(main()) == ("pending", 0)
 
 
-# The keeper.
+# The renewer.
 
 
 class Hanging:
@@ -296,15 +296,15 @@ class Hanging:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked, self.go_on = threading.Event(), threading.Event()
-        renewed = Keeper._renewed
+        renewed = ClaimRenewer._renewed
 
-        def hang(keeper: Keeper, *given: Any) -> Any:
+        def hang(renewer: ClaimRenewer, *given: Any) -> Any:
             if given[1]:
                 self.asked.set()
                 assert self.go_on.wait(WAIT_S)
-            return renewed(keeper, *given)
+            return renewed(renewer, *given)
 
-        monkeypatch.setattr(Keeper, "_renewed", hang)
+        monkeypatch.setattr(ClaimRenewer, "_renewed", hang)
 
 
 def test_a_claim_is_lost_on_time_though_its_renewal_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,35 +315,35 @@ def test_a_claim_is_lost_on_time_though_its_renewal_hangs(monkeypatch: pytest.Mo
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
         claim = store.queue.claim_next(owner_id="w1", ttl_ms=300)
         assert claim is not None
-        keeper = Keeper(store, "w1", ["turn"], 300)
-        keeper.start()
+        renewer = ClaimRenewer(store, "w1", ["turn"], 300)
+        renewer.start()
         held = Held(claim, 300, time.monotonic(), lost.set)
         try:
-            keeper.hold(held)
+            renewer.hold(held)
             assert hanging.asked.wait(WAIT_S)
-            keeper.give_up_overdue()
+            renewer.give_up_overdue()
             assert not lost.is_set(), "its time is not over"
             while not held.is_over(time.monotonic()):
                 time.sleep(0.001)
-            keeper.give_up_overdue()
+            renewer.give_up_overdue()
             assert lost.is_set()
             assert held.is_lost
         finally:
             hanging.go_on.set()
-            keeper.close()
+            renewer.close()
 
 
 def test_all_claims_of_a_worker_are_renewed_in_one_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     trips: list[int] = []
-    renewed = Keeper._renewed
+    renewed = ClaimRenewer._renewed
 
-    def count(keeper: Keeper, *given: Any) -> Any:
+    def count(renewer: ClaimRenewer, *given: Any) -> Any:
         trips.append(len(given[1]) + len(given[2]))
-        return renewed(keeper, *given)
+        return renewed(renewer, *given)
 
-    monkeypatch.setattr(Keeper, "_renewed", count)
+    monkeypatch.setattr(ClaimRenewer, "_renewed", count)
     with holdfast.open_blocking("memory:") as store:
-        keeper = Keeper(store, "w1", ["turn"], 60_000)
+        renewer = ClaimRenewer(store, "w1", ["turn"], 60_000)
         for number in range(20):
             store.queue.enqueue(holdfast.WorkDraft(session_id=f"chat-{number}", payloads=[1]))
         store.processes.start("research", id="r1")
@@ -351,11 +351,11 @@ def test_all_claims_of_a_worker_are_renewed_in_one_trip(monkeypatch: pytest.Monk
         run = store.processes.claim_next(owner_id="w1", ttl_ms=60_000)
         assert run is not None
         held = [Held(claim, 60_000, time.monotonic(), lambda: None) for claim in (*claims, run.lease)]
-        keeper._renew(held)
+        renewer._renew(held)
         assert trips == [21]
         [worker] = store.workers.list()
         assert len(worker.running) == 21
-        keeper.close()
+        renewer.close()
 
 
 def renewal_s(count: int) -> float:
@@ -386,17 +386,17 @@ def test_a_claim_whose_settlement_is_on_its_way_is_not_given_up_by_a_renewal() -
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
         claim = store.queue.claim_next(owner_id="w1", ttl_ms=60_000)
         assert claim is not None
-        keeper = Keeper(store, "w1", ["turn"], 60_000)
+        renewer = ClaimRenewer(store, "w1", ["turn"], 60_000)
         held = Held(claim, 60_000, time.monotonic(), lost.set)
-        keeper.hold(held)
+        renewer.hold(held)
         store.queue.complete(claim)
         held.is_settling = True
-        keeper._renew([held])
+        renewer._renew([held])
         assert not lost.is_set(), "the answer to the settlement tells if it is lost"
         held.is_settling = False
-        keeper._renew([held])
+        renewer._renew([held])
         assert lost.is_set()
-        keeper.close()
+        renewer.close()
 
 
 def test_a_handler_is_cancelled_though_the_renewal_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

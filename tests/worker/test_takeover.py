@@ -19,8 +19,8 @@ import pytest
 
 import holdfast
 from holdfast.worker import Job, Worker
+from holdfast.worker.claim_renewal import ClaimRenewer, Held
 from holdfast.worker.identity import is_provably_dead, own_identity, process_stat
-from holdfast.worker.keeper import Held, Keeper
 
 WAIT_S = 30
 LEASE_S = 600
@@ -226,21 +226,21 @@ def test_each_worker_looks_at_the_next_one_only_and_past_those_that_are_dead(mon
         looked.append(worker.id)
         return is_provably_dead(worker, here)
 
-    monkeypatch.setattr("holdfast.worker.keeper.is_provably_dead", note)
+    monkeypatch.setattr("holdfast.worker.claim_renewal.is_provably_dead", note)
     with holdfast.open_blocking("memory:") as store:
         for worker_id in ("w1", "w4", "w5"):
             listed(store, worker_id, os.getpid())
         ended = subprocess.Popen([sys.executable, "-c", ""])
         listed(store, "w3", ended.pid)
         ended.wait(WAIT_S)
-        keeper = Keeper(store, "w2", ["slow"], 600_000)
-        keeper._renew([])
+        renewer = ClaimRenewer(store, "w2", ["slow"], 600_000)
+        renewer._renew([])
         for _ in range(2):
-            keeper._looked_s = 0.0
-            keeper._release_dead_neighbour()
+            renewer._looked_s = 0.0
+            renewer._release_dead_neighbour()
         assert looked == ["w3", "w4", "w4"]
         assert [worker.id for worker in store.workers.list()] == ["w1", "w2", "w4", "w5"]
-        last = Keeper(store, "w6", ["slow"], 600_000)
+        last = ClaimRenewer(store, "w6", ["slow"], 600_000)
         last._renew([])
         looked.clear()
         last._release_dead_neighbour()
@@ -249,23 +249,23 @@ def test_each_worker_looks_at_the_next_one_only_and_past_those_that_are_dead(mon
 
 def test_a_claim_that_is_renewed_late_does_not_wake_the_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open_blocking("memory:") as store:
-        keeper = Keeper(store, "w1", ["slow"], 60_000)
+        renewer = ClaimRenewer(store, "w1", ["slow"], 60_000)
         woken: list[float] = []
-        monkeypatch.setattr(keeper._changed, "notify", lambda: woken.append(time.monotonic()))
+        monkeypatch.setattr(renewer._changed, "notify", lambda: woken.append(time.monotonic()))
         store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="slow"))
         claim = store.queue.claim_next(owner_id="w1")
         assert claim is not None
-        keeper._wakes_s = time.monotonic() + 10
-        keeper.hold(Held(claim, 60_000, time.monotonic(), lambda: None))
+        renewer._wakes_s = time.monotonic() + 10
+        renewer.hold(Held(claim, 60_000, time.monotonic(), lambda: None))
         assert not woken
-        keeper.hold(Held(claim, 600, time.monotonic(), lambda: None))
+        renewer.hold(Held(claim, 600, time.monotonic(), lambda: None))
         assert len(woken) == 1
 
 
 @pytest.mark.parametrize("is_settling", [False, True])
 def test_a_run_that_the_same_worker_claims_again_costs_it_no_other_claim(is_settling: bool) -> None:
     with holdfast.open_blocking("memory:") as store:
-        keeper = Keeper(store, "w1", ["slow"], 60_000)
+        renewer = ClaimRenewer(store, "w1", ["slow"], 60_000)
         store.processes.start("slow", id="r1")
         store.processes.start("slow", id="r2")
         lost: list[str] = []
@@ -274,7 +274,7 @@ def test_a_run_that_the_same_worker_claims_again_costs_it_no_other_claim(is_sett
             claim = store.processes.claim_next(owner_id="w1", ttl_ms=60_000)
             assert claim is not None
             held = Held(claim.lease, 60_000, 0.0, lambda: lost.append(name))
-            keeper.hold(held)
+            renewer.hold(held)
             return held
 
         first, other = hold("first"), hold("other")
@@ -282,6 +282,6 @@ def test_a_run_that_the_same_worker_claims_again_costs_it_no_other_claim(is_sett
         assert store.leases.revoke(holdfast.leases.OnProcess("r1"))
         again = hold("again")
         assert again.name() == "r1"
-        keeper._do_what_is_due()
+        renewer._do_what_is_due()
         assert [one.is_over(time.monotonic()) for one in (other, again)] == [False, False]
         assert lost == ([] if is_settling else ["first"]), "a settlement learns it from its answer"

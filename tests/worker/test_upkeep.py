@@ -21,8 +21,8 @@ from holdfast.processes import External, Run
 from holdfast.schedules import Schedule
 from holdfast.testing.clock import ManualClock
 from holdfast.triggers import EventPayload, SubscriptionDraft
-from holdfast.worker import Worker, duties
-from holdfast.worker.duties import Ticker
+from holdfast.worker import Worker, background_tasks
+from holdfast.worker.background_tasks import Ticker
 from holdfast.worker.housekeeping import NAME, Housekeeping
 from holdfast.worker.router import Router
 
@@ -280,10 +280,10 @@ def settled(store: holdfast.BlockingStore) -> tuple[int, int]:
 # Outages and damage.
 
 
-def test_a_duty_outlasts_an_outage_and_an_error_but_not_its_store(
+def test_a_background_task_outlasts_an_outage_and_an_error_but_not_its_store(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Hurt(duties.Duty):
+    class Hurt(background_tasks.BackgroundTask):
         name = "trying"
 
         def __init__(self) -> None:
@@ -304,8 +304,8 @@ def test_a_duty_outlasts_an_outage_and_an_error_but_not_its_store(
         async def wait(self) -> None:
             raise holdfast.WaitTimeout("something to do", 1)
 
-    monkeypatch.setattr(duties, "AWAY_S", 0)
-    monkeypatch.setattr(duties, "PUT_OFF_S", 0)
+    monkeypatch.setattr(background_tasks, "AWAY_S", 0)
+    monkeypatch.setattr(background_tasks, "PUT_OFF_S", 0)
     hurt = Hurt()
     with caplog.at_level(logging.WARNING, "holdfast"), pytest.raises(StoreClosed):
         asyncio.run(hurt.serve())

@@ -31,7 +31,7 @@ from holdfast import metrics
 from holdfast.cli.terminal import length, moment, size
 from holdfast.cli.why import pasteable
 from holdfast.inspector import views
-from holdfast.inspector.pulse import HEIGHT, WIDTH, Pulse
+from holdfast.inspector.activity_sampler import HEIGHT, WIDTH, ActivitySampler
 from holdfast.inspector.remedies import carry_out, is_asked, is_offered
 from holdfast.inspector.security import Authenticate, Guard
 from holdfast.inspector.source import Options, Place, Source
@@ -126,8 +126,8 @@ class Pages:
     def __init__(self, source: Source, *, allow_writes: bool) -> None:
         self._source = source
         self._allow_writes = allow_writes
-        self._pulse = Pulse()
-        self._views: dict[str, View] = {**PAGES, "/": partial(views.overview, pulse=self._pulse)}
+        self._sampler = ActivitySampler()
+        self._views: dict[str, View] = {**PAGES, "/": partial(views.overview, sampler=self._sampler)}
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -225,7 +225,7 @@ class Pages:
         """Answer with the store's numbers in the OpenMetrics format. Rows are counted once for all scrapers."""
         try:
             store = await self._source.store()
-            text = metrics.rendered(await metrics.of_store(store, await self._pulse.stats(store)))
+            text = metrics.rendered(await metrics.of_store(store, await self._sampler.stats(store)))
         except holdfast.HoldfastError as error:
             return PlainTextResponse(str(error), _status_of(error))
         return Response(text, media_type=metrics.MEDIA_TYPE)

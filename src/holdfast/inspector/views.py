@@ -9,8 +9,8 @@ import holdfast
 from holdfast.cli.drawing import Drawn, draw
 from holdfast.cli.ids import beginnings, likely
 from holdfast.cli.terminal import gist
+from holdfast.inspector.activity_sampler import ActivitySampler
 from holdfast.inspector.conversation import MOST_TEXT, ROLES, Entry, blocks_of, changes, entry_of, pretty
-from holdfast.inspector.pulse import Pulse
 from holdfast.inspector.searching import (
     ACTIVE_MS,
     SAID_NODES,
@@ -23,7 +23,7 @@ from holdfast.inspector.searching import (
 )
 from holdfast.run_chains import next_in_chain
 from holdfast.worker.facts import child_facts, children_in, facts_of
-from holdfast.worker.following import newest_run
+from holdfast.worker.successors import newest_run
 
 PAGE = 50
 NODES = 200
@@ -56,17 +56,17 @@ class View(NamedTuple):
     status: int = 200
 
 
-async def overview(store: holdfast.Store, query: Query, *, pulse: Pulse | None = None) -> View:
-    """Show the pulse, counts, live workers and what needs attention."""
+async def overview(store: holdfast.Store, query: Query, *, sampler: ActivitySampler | None = None) -> View:
+    """Show the activity, counts, live workers and what needs attention."""
     del query
-    pulse = Pulse() if pulse is None else pulse
-    diagnosis = await pulse.diagnosis(store)
+    sampler = ActivitySampler() if sampler is None else sampler
+    diagnosis = await sampler.diagnosis(store)
     return View(
         "overview.html",
         "Overview",
         {
-            "pulse": await pulse.take(store),
-            "stats": await pulse.stats(store),
+            "activity": await sampler.sample(store),
+            "stats": await sampler.stats(store),
             "concerns": diagnosis.concerns,
             "workers": await store.workers.list(limit=PAGE),
             "now_ms": await store.now_ms(),

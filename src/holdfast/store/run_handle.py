@@ -92,7 +92,7 @@ class RunHandle:
         outcome = await self.outcome(timeout_ms=timeout_ms)
         if not isinstance(outcome, Completed):
             raise RunFailed(self.id, outcome)
-        from holdfast.spilling import value_of  # rarely needed, like the types below
+        from holdfast.large_results import value_of  # rarely needed, like the types below
 
         value = await value_of(self._artifacts, outcome)
         if declared is None:

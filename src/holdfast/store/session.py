@@ -28,7 +28,7 @@ from holdfast.store.artifacts import Artifacts
 from holdfast.store.attachments import SessionAttachments
 from holdfast.store.context import Context
 from holdfast.store.queue import Queue, enqueued
-from holdfast.store.reach import ReachableSession
+from holdfast.store.session_control import SessionControl
 from holdfast.store.streaming import Emitter
 from holdfast.store.turn import Turn
 
@@ -43,7 +43,7 @@ TURN_ADVICE = (
 )
 
 
-class Session(ReachableSession):
+class Session(SessionControl):
     """One session of a store. Many handles on one session may be used at once."""
 
     def __init__(self, context: Context, session_id: str | None, incarnation: int | None) -> None:

@@ -415,7 +415,7 @@ class Turn(TurnValues):
         ended = self._ended
         if ended is None or not isinstance(ended.outcome, Completed) or ended.outcome.control is None:
             return
-        from holdfast.spilling import value_of  # rarely needed
+        from holdfast.large_results import value_of  # rarely needed
 
         try:
             value = await value_of(self._artifacts, ended.outcome)

@@ -180,7 +180,7 @@ def _require_none(harm: list[str], points: Points) -> None:
         raise AssertionError("\n".join([f"{len(points.labels)} points, harm at:", *harm[:SHOWN]]) + rest)
 
 
-class _NoKeeper:
+class _NoRenewer:
     """Renews nothing: a manual clock does not pass while a handler runs."""
 
     outages = Outages()
@@ -265,8 +265,8 @@ class _Scenario:
         """Run what can be claimed now. Return False if nothing can."""
         handlers = _stepping(self._worker.handlers, points)
         proxied: Any = ProxiedStore(store, points)
-        keeper: Any = _NoKeeper()
-        runner = Runner(proxied, handlers, keeper, "tester", LEASE_MS, stopping=asyncio.Event(), tally=Tally())
+        renewer: Any = _NoRenewer()
+        runner = Runner(proxied, handlers, renewer, "tester", LEASE_MS, stopping=asyncio.Event(), tally=Tally())
         for kinds in handlers.runs(LEASE_MS).values():
             runs = Runs(runner, kinds, LEASE_MS, in_memory_ms=0, in_thread=lambda _: _inline)
             claimed = await runs.claim()

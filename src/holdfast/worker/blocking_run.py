@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar, cast, overload
 
+from holdfast.worker.blocking_calls import OnLoop, SharedStore
 from holdfast.worker.children import Child
-from holdfast.worker.driving import OnLoop, SharedStore
 from holdfast.worker.journal import JournalUse
 from holdfast.worker.retries import Retry
 from holdfast.worker.run import Run

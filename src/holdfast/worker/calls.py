@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from holdfast.log import WARNING, log_event
+from holdfast.worker.claim_renewal import Held
 from holdfast.worker.handlers import Registered
-from holdfast.worker.keeper import Held
 
 THREAD_GRACE_S = 5.0
 """Time for a function in a thread to return once a shutdown cancelled it. Then the worker gives its work back."""

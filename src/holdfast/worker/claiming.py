@@ -120,7 +120,7 @@ class Claimer(Generic[C]):
 
 
 class Serving(Protocol):
-    """A loop of a worker: it claims work, or does a duty."""
+    """A loop of a worker: it claims work, or runs a background task."""
 
     async def serve(self) -> None:
         """Continue for ever."""

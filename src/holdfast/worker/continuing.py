@@ -9,10 +9,10 @@ import holdfast
 from holdfast.records.processes import CHILD_ENDED
 from holdfast.run_chains import continuing_cause, next_in_chain
 from holdfast.step_names import INHERITED, replay_key
-from holdfast.worker.following import newest_run
 from holdfast.worker.journal import CANCEL_REQUESTED, MOST_CARRIED, SIGNAL, STEP, Journal, require_few
 from holdfast.worker.run import Run
 from holdfast.worker.run_errors import ChildrenLeft, Continued
+from holdfast.worker.successors import newest_run
 
 CONTINUED = "run.continued"
 

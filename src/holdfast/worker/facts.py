@@ -10,8 +10,8 @@ import msgspec
 import holdfast
 from holdfast.run_chains import next_in_chain
 from holdfast.step_names import DETACHED, FAILED, INHERITED, OWN, REJECTED, RETRIED, STARTED
-from holdfast.worker.following import blocking_newest_run
 from holdfast.worker.journal import MOST_BYTES, MOST_EVENTS, STEP, JournalUse
+from holdfast.worker.successors import blocking_newest_run
 
 
 class StepFacts(msgspec.Struct, frozen=True):

@@ -10,15 +10,15 @@ from contextlib import suppress
 
 import holdfast
 from holdfast.log import INFO, WARNING, log_event
+from holdfast.worker.background_tasks import BackgroundTask
 from holdfast.worker.claiming import LOOK_AGAIN_MS
-from holdfast.worker.duties import Duty
 from holdfast.worker.running import Runner, described
 
 NAME = "holdfast:housekeeping"
 """The kind and the id of the run."""
 
 
-class Housekeeping(Duty):
+class Housekeeping(BackgroundTask):
     """Collects garbage, and prunes as the policy says; without a policy it prunes nothing."""
 
     name = "housekeeping"

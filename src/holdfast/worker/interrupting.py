@@ -14,8 +14,8 @@ from typing import Self
 import holdfast
 from holdfast.log import INFO, WARNING, log_event
 from holdfast.worker import running
+from holdfast.worker.claim_renewal import Held
 from holdfast.worker.claiming import LOOK_AGAIN_MS
-from holdfast.worker.keeper import Held
 
 WATCH_AFTER_S = 0.2
 """A call that is shorter than this is not watched for interrupts."""

@@ -14,8 +14,8 @@ from typing import Any, cast
 import msgspec
 
 import holdfast
+from holdfast.large_results import spill, spilled_value
 from holdfast.records.processes import RESERVED_SIGNALS
-from holdfast.spilling import spill, spilled_value
 from holdfast.step_names import COPIED, FAILED, HELD, INHERITED, REJECTED, RETRIED, TAKEN, replay_key
 from holdfast.worker.run_errors import JournalFull, SignalsLeft
 

@@ -14,26 +14,26 @@ from typing import Any, cast
 
 import holdfast
 from holdfast import typed_values
+from holdfast.large_results import spill
 from holdfast.log import WARNING, log_event
 from holdfast.processes import must_abandon
 from holdfast.records.processes import CHILD_ENDED
 from holdfast.run_chains import parent_run
-from holdfast.spilling import spill
 from holdfast.step_names import HANDED_OVER, HELD
 from holdfast.worker import running
+from holdfast.worker.blocking_calls import OnLoop
 from holdfast.worker.blocking_run import BlockingRun
+from holdfast.worker.claim_renewal import Held
 from holdfast.worker.claiming import LOOK_AGAIN_MS, Claimed
 from holdfast.worker.continuing import cancel_newest, continued, newest_id
-from holdfast.worker.driving import OnLoop
-from holdfast.worker.following import following_run
 from holdfast.worker.handlers import Registered, arguments_of
 from holdfast.worker.journal import CANCEL_REQUESTED, Journal
-from holdfast.worker.keeper import Held
 from holdfast.worker.retries import hold_delay_ms, require_attempt
 from holdfast.worker.run import IN_MEMORY_MS, InThread, Run
 from holdfast.worker.run_errors import Continued, StepConflict, Suspended
 from holdfast.worker.running import Runner, described
 from holdfast.worker.steps import checked_result, hash_of
+from holdfast.worker.successors import successor_of
 from holdfast.worker.tally import Failure
 
 MOST_WAITS = 100
@@ -402,7 +402,7 @@ async def _tell(tx: holdfast.Store, parent: str | None, child_id: str) -> None:
             return
         except holdfast.AlreadyTerminal:
             process = await tx.processes.get(parent)
-            following = None if process is None else await following_run(tx, process)
+            following = None if process is None else await successor_of(tx, process)
             parent = None if following is None else following.id  # None: it does not wait any more
         else:
             return

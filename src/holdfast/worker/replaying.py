@@ -14,11 +14,11 @@ import msgspec
 
 import holdfast
 from holdfast import typed_values
-from holdfast.spilling import value_of
+from holdfast.large_results import value_of
 from holdfast.step_names import HANDED_OVER
+from holdfast.worker.blocking_calls import OnLoop
 from holdfast.worker.blocking_run import BlockingRun
 from holdfast.worker.calls import Caller
-from holdfast.worker.driving import OnLoop
 from holdfast.worker.handlers import Registered, arguments_of, handler_of
 from holdfast.worker.journal import Journal
 from holdfast.worker.run import Run

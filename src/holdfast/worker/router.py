@@ -7,15 +7,15 @@ import random
 
 import holdfast
 from holdfast.log import INFO, WARNING, log_event
+from holdfast.worker.background_tasks import BackgroundTask
 from holdfast.worker.claiming import LOOK_AGAIN_MS
-from holdfast.worker.duties import Duty
 from holdfast.worker.running import AWAY_S, described
 
 PAGE = 100
 """Deliveries that are read at a time."""
 
 
-class Router(Duty):
+class Router(BackgroundTask):
     """Starts a run for each delivery whose target is one. Deliveries to other targets are left to their host."""
 
     name = "starting triggered runs"

@@ -18,17 +18,17 @@ import msgspec
 
 import holdfast
 from holdfast import typed_values
+from holdfast.large_results import value_of
 from holdfast.records.processes import CHILD_ENDED, part_of_id
 from holdfast.run_chains import original_run
-from holdfast.spilling import value_of
 from holdfast.step_names import DETACHED, OWN, RESULT, STARTED
 from holdfast.worker.children import Child
-from holdfast.worker.following import newest_run
 from holdfast.worker.journal import Journal, JournalUse, report_key, require_few
 from holdfast.worker.retries import Retry
 from holdfast.worker.run_errors import ChildFailed, Continued, Suspended
+from holdfast.worker.run_signals import Signals
 from holdfast.worker.steps import Persist, StepCall, Steps, hash_of, in_branch, in_step, milliseconds
-from holdfast.worker.taking import Signals
+from holdfast.worker.successors import newest_run
 
 T = TypeVar("T")
 InThread: TypeAlias = Callable[..., Awaitable[Any]]

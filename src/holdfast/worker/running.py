@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 import holdfast
 from holdfast.log import INFO, WARNING, log_event
 from holdfast.worker.calls import THREAD_GRACE_S, Caller
+from holdfast.worker.claim_renewal import ClaimRenewer, Held
 from holdfast.worker.handlers import Handlers
-from holdfast.worker.keeper import Held, Keeper
 from holdfast.worker.outages import LATE_S
 from holdfast.worker.retries import NOT_SURVIVED
 from holdfast.worker.tally import Tally
@@ -38,7 +38,7 @@ class Runner:
         self,
         store: holdfast.Store,
         handlers: Handlers,
-        keeper: Keeper,
+        renewer: ClaimRenewer,
         owner_id: str,
         lease_ms: int,
         *,
@@ -53,8 +53,8 @@ class Runner:
         self.caller = Caller()
         self.running: set[asyncio.Task[None]] = set()
         self._stopping = stopping
-        self._keeper = keeper
-        self.outages = keeper.outages
+        self._renewer = renewer
+        self.outages = renewer.outages
         self._lost: dict[str, tuple[holdfast.WorkClaim, float]] = {}
         """Claims that ended in an outage and are to be given back, so that they use up no attempt, each with a time.
 
@@ -88,7 +88,7 @@ class Runner:
         """Give back the work of handlers that do not end although they were cancelled. Their writes are refused."""
         message = "%(calls)s handlers swallow CancelledError and do not end: their work is given back"
         log_event("worker", WARNING, message, calls=len(self.running))
-        for claim in self._keeper.give_up_all():
+        for claim in self._renewer.give_up_all():
             try:
                 if isinstance(claim, holdfast.WorkClaim):
                     await self.store.queue.abandon(claim)
@@ -104,7 +104,7 @@ class Runner:
 
     def give_up_overdue(self) -> None:
         """Stop the handlers of claims that may have expired."""
-        self._keeper.give_up_overdue()
+        self._renewer.give_up_overdue()
 
     @contextmanager
     def holding(self, claim: holdfast.WorkClaim | holdfast.leases.Lease, ttl_ms: int, sent_s: float) -> Generator[Held]:
@@ -119,15 +119,15 @@ class Runner:
                 task.cancel()
 
         held = Held(claim, ttl_ms, sent_s, lambda: loop.call_soon_threadsafe(stop))
-        self._keeper.hold(held)
+        self._renewer.hold(held)
         try:
             yield held
         finally:
-            self._keeper.drop(held)
+            self._renewer.drop(held)
 
     def let_go(self, held: Held) -> None:
         """Renew a claim no more, and let its end not stop the call."""
-        self._keeper.drop(held)
+        self._renewer.drop(held)
 
     def forgive(self, held: Held, name: str) -> None:
         """Continue after the cancel of a call whose claim was lost."""

@@ -54,7 +54,7 @@ class Schedules:
 
 
 class Upkeep(msgspec.Struct):
-    """The duties of a worker beside its handlers."""
+    """Settings of the background tasks of a worker."""
 
     schedules: Schedules
     housekeeping_ms: int | None = None

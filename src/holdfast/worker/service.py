@@ -12,13 +12,13 @@ from typing import Any
 
 import holdfast
 from holdfast.log import WARNING, log_event
+from holdfast.worker.background_tasks import Ticker
+from holdfast.worker.blocking_calls import CallerStore, OwnLoop
 from holdfast.worker.calls import StepThreads
+from holdfast.worker.claim_renewal import ClaimRenewer
 from holdfast.worker.claiming import Claimer, Serving, Slots, drain, serve
-from holdfast.worker.driving import LentStore, OwnLoop
-from holdfast.worker.duties import Ticker
 from holdfast.worker.handlers import QUEUED, Handlers
 from holdfast.worker.housekeeping import Housekeeping
-from holdfast.worker.keeper import Keeper
 from holdfast.worker.processes import Runs
 from holdfast.worker.router import Router
 from holdfast.worker.running import Runner
@@ -51,7 +51,7 @@ class Service:
         self._handlers = handlers
         self._tally = tally
         self.upkeep = Upkeep(Schedules())
-        """The duties of the worker beside its handlers."""
+        """Settings of the background tasks."""
         self.concurrency = concurrency
         self.observe: holdfast.observers.Observer | Sequence[holdfast.observers.Observer] | None = None
         """The observers of the store that is opened here."""
@@ -127,17 +127,17 @@ class Service:
         async with self._opened() as store:
             owner_id = holdfast.new_owner_id(self._name)
             opened = await asyncio.to_thread(self._open_for_keeper, store)
-            keeper = Keeper(opened, owner_id, self._handlers.all_kinds(), self._lease_ms)
-            keeper.versions = self._handlers.all_versions()
-            await asyncio.to_thread(keeper.start)
+            renewer = ClaimRenewer(opened, owner_id, self._handlers.all_kinds(), self._lease_ms)
+            renewer.versions = self._handlers.all_versions()
+            await asyncio.to_thread(renewer.start)
             runner = Runner(
-                store, self._handlers, keeper, owner_id, self._lease_ms, stopping=stopping, tally=self._tally
+                store, self._handlers, renewer, owner_id, self._lease_ms, stopping=stopping, tally=self._tally
             )
             self._running = runner.running
             try:
                 yield runner
             finally:
-                await asyncio.to_thread(keeper.close)
+                await asyncio.to_thread(renewer.close)
 
     @asynccontextmanager
     async def _opened(self) -> AsyncGenerator[holdfast.Store]:
@@ -151,9 +151,9 @@ class Service:
                 yield store
 
     def _open_for_keeper(self, store: holdfast.Store) -> holdfast.BlockingStore:
-        """Return a store of the keeper's own: a handler that blocks the event loop must not stop the renewals."""
+        """Return a store of the renewer's own: a handler that blocks the event loop must not stop the renewals."""
         if isinstance(self._place, holdfast.Store):
-            return LentStore(store, OwnLoop())
+            return CallerStore(store, OwnLoop())
         return holdfast.open_blocking(self._place, options=self._options)
 
     def open_own_store(self) -> holdfast.BlockingStore | None:
@@ -214,7 +214,7 @@ class Service:
     async def _watch(self, runner: Runner) -> None:
         """Stop handlers whose claims may have expired, and give those back that ended in an outage.
 
-        The keeper's thread may hang in a renewal.
+        The renewer's thread may hang in a renewal.
         """
         while True:
             await asyncio.sleep(self._lease_ms / 1000 / 10)

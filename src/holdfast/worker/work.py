@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import holdfast
 from holdfast.log import WARNING, log_event
+from holdfast.worker.blocking_calls import OnLoop, SharedStore
+from holdfast.worker.claim_renewal import Held
 from holdfast.worker.claiming import LOOK_AGAIN_MS, Claimed
-from holdfast.worker.driving import OnLoop, SharedStore
 from holdfast.worker.handlers import Registered, Shape
 from holdfast.worker.interrupting import InterruptWatch
 from holdfast.worker.jobs import Job
-from holdfast.worker.keeper import Held
 from holdfast.worker.retries import require_attempt
 from holdfast.worker.running import Runner, described
 from holdfast.worker.tally import Failure

@@ -32,7 +32,7 @@ from holdfast.operations import events
 from holdfast.rules import claims, commits, leases
 from holdfast.store.context import Context
 from holdfast.torture import workers
-from holdfast.worker.keeper import Keeper
+from holdfast.worker.claim_renewal import ClaimRenewer
 from holdfast.worker.running import Runner
 from holdfast.worker.steps import StepCall
 from holdfast.worker.work import Work
@@ -347,8 +347,8 @@ def settled_by_whichever_claim(put: Set) -> None:
 
     put(claims, "require_claim", require_claim)
     # A worker that has noticed its loss does not even try.
-    put(Keeper, "give_up_overdue", lambda self: None)
-    put(Keeper, "_give_up", lambda self, held: None)
+    put(ClaimRenewer, "give_up_overdue", lambda self: None)
+    put(ClaimRenewer, "_give_up", lambda self, held: None)
 
 
 def turns_claimed_like_jobs(put: Set) -> None:

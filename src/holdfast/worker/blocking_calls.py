@@ -72,7 +72,7 @@ class SharedStore(holdfast.BlockingStore):
         """Leave the store open: it is the worker's."""
 
 
-class LentStore(holdfast.BlockingStore):
+class CallerStore(holdfast.BlockingStore):
     """A store of the caller's, for one thread. Closing it leaves the store open."""
 
     def __init__(self, store: holdfast.Store, loop: OwnLoop) -> None:

@@ -83,7 +83,7 @@ class Held:
         return resource.process_id if isinstance(resource, holdfast.leases.OnProcess) else resource.session_id
 
 
-class Keeper:
+class ClaimRenewer:
     """The thread that renews claims. `store` is used by this thread alone."""
 
     def __init__(self, store: holdfast.BlockingStore, owner_id: str, kinds: Sequence[str], lease_ms: int) -> None:
@@ -107,7 +107,7 @@ class Keeper:
         self._held: set[Held] = set()
         self._changed = threading.Condition()
         self._is_over = False
-        self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="holdfast-renewal", daemon=True)
 
     def start(self) -> None:
         """Report the worker, so that others can see its end, then renew claims in a thread."""

@@ -1,4 +1,4 @@
-"""The duties of a worker beside its handlers: it acts while there is something to do, and sleeps otherwise."""
+"""Tasks of a worker beside its handlers: each acts while there is something to do, and sleeps otherwise."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PUT_OFF_S = 60.0
 """Pause after an error that only a person can mend."""
 
 
-class Duty:
-    """One duty. Several workers may act at once: each act is decided by the database."""
+class BackgroundTask:
+    """One task. Several workers may act at once: each act is decided by the database."""
 
     name = ""
 
@@ -45,12 +45,12 @@ class Duty:
                 away = isinstance(error, holdfast.Unavailable)
                 if away and not error.retryable:
                     raise
-                message = "%(duty)s cannot continue (%(error_class)s)"
-                log_event("worker", WARNING, message, duty=self.name, error_class=type(error).__name__)
+                message = "%(task)s cannot continue (%(error_class)s)"
+                log_event("worker", WARNING, message, task=self.name, error_class=type(error).__name__)
                 await asyncio.sleep(AWAY_S if away else PUT_OFF_S)
 
 
-class Ticker(Duty):
+class Ticker(BackgroundTask):
     """Fires the schedules that are due, of all workers: each tick once, whichever worker is first."""
 
     name = "firing schedules"

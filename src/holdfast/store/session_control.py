@@ -28,7 +28,7 @@ LOOK_AGAIN_MS = 1_000
 """Longest time until a follower sees a turn that no worker committed: such a commit sends no notification."""
 
 
-class ReachableSession:
+class SessionControl:
     """The part of a session handle that acts on work in progress."""
 
     _context: Context

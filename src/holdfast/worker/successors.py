@@ -9,9 +9,7 @@ import holdfast
 from holdfast.run_chains import next_in_chain
 
 
-async def following_run(
-    store: holdfast.Store, process: holdfast.processes.Process
-) -> holdfast.processes.Process | None:
+async def successor_of(store: holdfast.Store, process: holdfast.processes.Process) -> holdfast.processes.Process | None:
     """Return the run that continues this one, None if none does."""
     if process.continued_as is not None:
         return await store.processes.get(process.continued_as)

@@ -1,6 +1,6 @@
-"""The pulse of a store: rates and depths over the last looks, shared by viewers and scrapers of metrics.
+"""Samples the activity of a store: rates and depths over the last looks, shared by viewers and scrapers of metrics.
 
-It is taken while the overview is watched, and at most once a second. Counts of whole tables are taken less often.
+It does so while the overview is watched, and at most once a second. Counts of whole tables are taken less often.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Line(msgspec.Struct, frozen=True):
     points: str
 
 
-class Pulse:
-    """Takes the pulse of one store."""
+class ActivitySampler:
+    """Samples the activity of one store."""
 
     def __init__(self) -> None:
-        self._taking = asyncio.Lock()
+        self._sampling = asyncio.Lock()
         self._activity = Activity()
         self._rates: deque[Rates] = deque(maxlen=LOOKS)
         self._ready: deque[int] = deque(maxlen=LOOKS)
@@ -50,9 +50,9 @@ class Pulse:
         self._diagnosed: holdfast.Store | None = None
         self._looked_s = self._counted_s = self._diagnosed_s = -COUNT_EVERY_S
 
-    async def take(self, store: holdfast.Store) -> tuple[Line, ...]:
+    async def sample(self, store: holdfast.Store) -> tuple[Line, ...]:
         """Return the lines, with a new look if the last one is old enough."""
-        async with self._taking:
+        async with self._sampling:
             if time.monotonic() - self._looked_s >= LEAST_S:
                 await self._look(store)
                 self._looked_s = time.monotonic()
@@ -91,7 +91,7 @@ class Pulse:
 
     async def stats(self, store: holdfast.Store) -> holdfast.maintenance.Stats:
         """Return the counts of whole tables, which may be some seconds old."""
-        async with self._taking:
+        async with self._sampling:
             if self._stats is None or time.monotonic() - self._counted_s >= COUNT_EVERY_S:
                 self._stats = await store.maintenance.stats()
                 self._counted_s = time.monotonic()
@@ -101,7 +101,7 @@ class Pulse:
 def points_of(values: Iterable[float]) -> str:
     """Return the points of a line that ends at the right, scaled to its highest value.
 
-    >>> from holdfast.inspector.pulse import points_of
+    >>> from holdfast.inspector.activity_sampler import points_of
     >>> points_of([0, 5, 10])
     '231.9,40.0 235.9,20.0 240.0,0.0'
     """
