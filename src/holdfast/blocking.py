@@ -122,7 +122,7 @@ class Queue(Facet):
     claim = without_await(asynchronous.Queue.claim)
     claim_exactly = without_await(asynchronous.Queue.claim_exactly)
     renew = without_await(asynchronous.Queue.renew)
-    abandon = without_await(asynchronous.Queue.abandon)
+    give_back = without_await(asynchronous.Queue.give_back)
     cancel = without_await(asynchronous.Queue.cancel)
     get = without_await(asynchronous.Queue.get)
     find = without_await(asynchronous.Queue.find)

@@ -486,7 +486,7 @@ RIGHT_QUEUES: dict[str, tuple[list[Call], Any]] = {
         [
             ENQUEUED,
             CLAIM,
-            call("abandon", ("c1", 1, ["b1"]), 1, (6, 7)),
+            call("give_back", ("c1", 1, ["b1"]), 1, (6, 7)),
             call("claim", ("b", 100), ("c2", 2, 101, 201, ["b1"]), (8, 9)),
             call("complete", ("c1", 1, ["b1"]), "ClaimLost", (10, 11), "refused"),
         ],
@@ -516,7 +516,7 @@ RIGHT_QUEUES: dict[str, tuple[list[Call], Any]] = {
             SECOND,
             BOTH,
             call("claim", ("b", 100), ("c2", 2, 200, 300, ["b1"]), (6, 7)),
-            call("abandon", ("c1", 1, ["b1", "b2"]), 1, (8, 9)),
+            call("give_back", ("c1", 1, ["b1", "b2"]), 1, (8, 9)),
             call("claim", ("b", 100), ("c3", 2, 201, 301, ["b2"]), (10, 11)),
         ],
         {"k1": ("b1", "claimed"), "k2": ("b2", "claimed")},
@@ -526,7 +526,7 @@ RIGHT_QUEUES: dict[str, tuple[list[Call], Any]] = {
         {"k1": ("b1", "cancelled")},
     ),
     "claimed beside its cancellation": (
-        [ENQUEUED, CLAIM, call("abandon", ("c1", 1, ["b1"]), 1, (6, 20)), call("cancel", "b1", True, (7, 8))],
+        [ENQUEUED, CLAIM, call("give_back", ("c1", 1, ["b1"]), 1, (6, 20)), call("cancel", "b1", True, (7, 8))],
         {"k1": ("b1", "cancelled")},
     ),
     "enqueued again after it was completed": (
@@ -542,7 +542,7 @@ RIGHT_QUEUES: dict[str, tuple[list[Call], Any]] = {
         [
             ENQUEUED,
             LONG_CLAIM,
-            call("abandon", ("c1", 1, ["b1"]), None, (6, None), "unknown"),
+            call("give_back", ("c1", 1, ["b1"]), None, (6, None), "unknown"),
             call("claim", ("b", 5), ("c2", 2, 150, 155, ["b1"]), (8, 9)),
         ],
         {"k1": ("b1", "pending")},
@@ -643,7 +643,7 @@ WRONG_QUEUES: dict[str, tuple[list[Call], Any, str]] = {
         [
             ENQUEUED,
             LONG_CLAIM,
-            call("abandon", ("c1", 1, ["b1"]), 1, (6, 7)),
+            call("give_back", ("c1", 1, ["b1"]), 1, (6, 7)),
             call("complete", ("c1", 1, ["b1"]), 1, (8, 9)),
         ],
         {"k1": ("b1", "completed")},
@@ -700,12 +700,12 @@ WRONG_QUEUES: dict[str, tuple[list[Call], Any, str]] = {
         "-> refused ClaimLost",
     ),
     "what is held is not given back": (
-        [ENQUEUED, LONG_CLAIM, call("abandon", ("c1", 1, ["b1"]), 0, (6, 7))],
+        [ENQUEUED, LONG_CLAIM, call("give_back", ("c1", 1, ["b1"]), 0, (6, 7))],
         {"k1": ("b1", "claimed")},
-        "abandon(('c1', 1, ['b1'])) -> ok 0",
+        "give_back(('c1', 1, ['b1'])) -> ok 0",
     ),
     "given back and still held": (
-        [ENQUEUED, LONG_CLAIM, call("abandon", ("c1", 1, ["b1"]), 1, (6, 7))],
+        [ENQUEUED, LONG_CLAIM, call("give_back", ("c1", 1, ["b1"]), 1, (6, 7))],
         {"k1": ("b1", "claimed")},
         "end(b1) -> ok claimed",
     ),
@@ -762,7 +762,7 @@ def test_a_batch_that_cannot_be_judged_does_not_hide_one_that_is_wrong(monkeypat
     long = [
         ENQUEUED,
         CLAIM,
-        call("abandon", ("c1", 1, ["b1"]), 1, (6, 7)),
+        call("give_back", ("c1", 1, ["b1"]), 1, (6, 7)),
         call("cancel", "b1", True, (8, 9)),
     ]
     with pytest.raises(TooWide):

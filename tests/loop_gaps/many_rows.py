@@ -241,7 +241,7 @@ async def long_claim(store: holdfast.Store, size: Size) -> holdfast.WorkClaim:
 async def claim_exactly(store: holdfast.Store, size: Size) -> Prepared:
     claim = await long_claim(store, size)
     ids = [batch.batch_id for batch in claim.batches]
-    await store.queue.abandon(claim)
+    await store.queue.give_back(claim)
     return lambda: store.queue.claim_exactly(claim.session_id, ids, owner_id="worker")
 
 
@@ -266,9 +266,9 @@ async def commit_claim(store: holdfast.Store, size: Size) -> Prepared:
     return lambda: session.commit(holdfast.Commit(completes=[claim.completion()]))
 
 
-async def abandon(store: holdfast.Store, size: Size) -> Prepared:
+async def give_back(store: holdfast.Store, size: Size) -> Prepared:
     claim = await long_claim(store, size)
-    return lambda: store.queue.abandon(claim)
+    return lambda: store.queue.give_back(claim)
 
 
 async def fail(store: holdfast.Store, size: Size) -> Prepared:
@@ -624,7 +624,7 @@ MANY_ROWS: dict[str, Callable[[holdfast.Store, Size], Awaitable[Prepared]]] = {
     "queue.complete": complete_claim,
     "queue.complete_and_claim_next": complete_and_next,
     "commit that completes 1,000 batches": commit_claim,
-    "queue.abandon": abandon,
+    "queue.give_back": give_back,
     "queue.fail": fail,
     "queue.dead_letters": dead_letters,
     "queue.sessions": queue_sessions,

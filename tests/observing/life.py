@@ -110,11 +110,11 @@ class Life:
         claim = done("queue.claim", store.queue.claim, "chat", owner_id="w")
         self.tokens.append(claim.token)
         claim = done("queue.renew", store.queue.renew, claim)
-        done("queue.abandon", store.queue.abandon, claim)
+        done("queue.give_back", store.queue.give_back, claim)
         self.refused("queue.renew", holdfast.ClaimLost, store.queue.renew, claim)
         claim = done("queue.claim_exactly", store.queue.claim_exactly, "chat", [batch.batch_id], owner_id="w")
         self.tokens.append(claim.token)
-        done("queue.abandon", store.queue.abandon, claim)
+        done("queue.give_back", store.queue.give_back, claim)
         done("queue.cancel", store.queue.cancel, "chat", batch.batch_id)
         self.jobs()
 

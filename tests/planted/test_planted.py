@@ -156,7 +156,7 @@ def the_place_of_a_lost_run_is_free(folder: Path, _: pytest.FixtureRequest) -> N
 
 def a_claim_that_is_given_back_frees_its_slot(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
-        LimitContract().test_the_end_of_a_claim_frees_its_slot(made.open(), "per_key", "abandon")
+        LimitContract().test_the_end_of_a_claim_frees_its_slot(made.open(), "per_key", "give_back")
 
 
 def a_waiting_session_keeps_its_place(folder: Path, _: pytest.FixtureRequest) -> None:

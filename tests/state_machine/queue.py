@@ -1,4 +1,4 @@
-"""Steps on the queue, leases and time: claim, lose, abandon, settle, and read."""
+"""Steps on the queue, leases and time: claim, lose, give back, settle, and read."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def claim_exactly(m: Machine) -> None:
 
 
 @rule(9)
-def renew_or_abandon(m: Machine) -> None:
+def renew_or_give_back(m: Machine) -> None:
     proof = values.proof(m, m.session_id())
     if proof is None:
         return
@@ -96,7 +96,7 @@ def renew_or_abandon(m: Machine) -> None:
         if renewed is not None:
             m.known.claims.append(renewed)
     else:
-        m.call("queue.abandon", proof)
+        m.call("queue.give_back", proof)
 
 
 KINDS = (None, None, None, ["turn"], ["mail"], ["mail", "turn"], ["other"])

@@ -273,7 +273,7 @@ def test_the_targets_part_of_the_session_is_judged_too(target: holdfast.Blocking
     claim = target.queue.claim("other work", owner_id="w")
     assert claim is not None
     assert target.queue.cancel("other work", claim.batches[0].batch_id) is None
-    target.queue.abandon(claim)
+    target.queue.give_back(claim)
     target.queue.cancel("other work", claim.batches[0].batch_id)
     refuse_without_a_trace(target, genuine(), "was used for other work", into="other work")
     begun("continues", holdfast.Node("n1", parent=None, payload={"a": 1}))

@@ -128,8 +128,8 @@ async def queue(store: holdfast.Store, lease: holdfast.leases.Lease) -> None:
     if claim is not None:
         assert_type(await store.queue.claim("chat", owner_id="w", holding=claim), holdfast.WorkClaim | None)
         assert_type(await store.queue.renew(claim, ttl_ms=1_000), holdfast.WorkClaim)
-        assert_type(await store.queue.abandon(claim), int)
-        assert_type(await store.queue.abandon(claim.completion()), int)
+        assert_type(await store.queue.give_back(claim), int)
+        assert_type(await store.queue.give_back(claim.completion()), int)
         assert_type(claim.token, holdfast.leases.Token)
     assert_type(await store.queue.cancel("chat", "b"), holdfast.WorkBatch | None)
     assert_type(store.limits, holdfast.Limits)

@@ -224,7 +224,7 @@ def test_an_outage_that_one_of_several_workers_meets_makes_no_dead_letter(
 
                 return made
 
-            for facet, name in ((store.workers, "heartbeat"), (store.queue, "claim_next"), (store.queue, "abandon")):
+            for facet, name in ((store.workers, "heartbeat"), (store.queue, "claim_next"), (store.queue, "give_back")):
                 monkeypatch.setattr(facet, name, unless_cut(getattr(facet, name)))
             batch = await store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="mail"))
             serving = asyncio.create_task(cut_off.serve())
@@ -276,7 +276,7 @@ def test_work_is_given_back_at_a_shutdown_once_the_database_is_back(monkeypatch:
                 await asyncio.sleep(WAIT_S)
 
             batch = await store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="mail"))
-            monkeypatch.setattr(store.queue, "abandon", Away(store.queue.abandon, 2))
+            monkeypatch.setattr(store.queue, "give_back", Away(store.queue.give_back, 2))
             serving = asyncio.create_task(worker.serve())
             await asyncio.wait_for(called.wait(), WAIT_S)
             worker.stop()

@@ -244,7 +244,7 @@ async def uncommitted_page(
 
 
 async def sweep(tx: Transaction, *, older_than_ms: int, limit: int) -> tuple[int, int, int]:
-    """Forget abandoned intents and drop bytes left without a reference. Return (intents, objects, bytes)."""
+    """Forget uncommitted intents and drop bytes left without a reference. Return (intents, objects, bytes)."""
     rows = await tx.list_uncommitted(None, older_than_ms=older_than_ms, after=None, limit=limit)
     objects = freed = 0
     for row in rows:

@@ -217,11 +217,11 @@ async def prune_processes(tx: Transaction, page: Prunable, *, dry_run: bool) -> 
 
 
 async def sweep(tx: Transaction, older_than_ms: int, limit: int) -> tuple[int, int, int]:
-    """Forget abandoned attachments. Return (intents, objects, bytes)."""
+    """Forget uncommitted attachments. Return (intents, objects, bytes)."""
     return await attachments.sweep(tx, older_than_ms=rules.cutoff(tx.now_ms, older_than_ms), limit=limit)
 
 
-async def count_abandoned(tx: Transaction, older_than_ms: int) -> int:
+async def count_uncommitted(tx: Transaction, older_than_ms: int) -> int:
     """Count the attachments that are to be swept."""
     found, until_ms = 0, rules.cutoff(tx.now_ms, older_than_ms)
     after: tuple[int, str, int] | None = None

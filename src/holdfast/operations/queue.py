@@ -1,4 +1,4 @@
-"""Enqueue, claim, renew, abandon and list the work of one session's queue."""
+"""Enqueue, claim, renew, give back and list the work of one session's queue."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ async def renew(tx: Transaction, claim: WorkClaim, completion: WorkCompletion, t
     return claims.lasting_until(claim, stamp.expires_at_ms)
 
 
-async def abandon(tx: Transaction, completion: WorkCompletion) -> int:
+async def give_back(tx: Transaction, completion: WorkCompletion) -> int:
     """Give claimed work back. Skip batches that the claim no longer holds."""
     session = await tx.find_session(completion.session_id)
     if session is None:

@@ -34,7 +34,7 @@ class AttachmentEntry(Record, frozen=True):
 
 
 class SweepReport(Record, frozen=True):
-    """The counts of a sweep of abandoned attachments."""
+    """The counts of a sweep of uncommitted attachments."""
 
     forgotten_intents: int
     deleted_objects: int

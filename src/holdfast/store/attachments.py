@@ -295,7 +295,7 @@ class Attachments(FacetBase):
         age = checks.whole("older_than_ms", older_than_ms)
         steps = Steps(checks.callback("progress", progress))
         if steps.wanted:
-            steps.begin(await context.backend.read(lambda tx: maintenance.count_abandoned(tx, age)))
+            steps.begin(await context.backend.read(lambda tx: maintenance.count_uncommitted(tx, age)))
         intents = objects = freed = 0
         while True:
             step = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH))

@@ -62,7 +62,7 @@ class Queue(PoolQueue):
 
         `exclusive=True`, or a session lease, keeps every other claim out of the session's queue while this one lives,
         also one under the same owner id. Its holder adds later work with `holding=claim`: the ready batches join that
-        claim, which is returned whole. Settle the returned claim; renewing or abandoning either one concerns all its
+        claim, which is returned whole. Settle the returned claim; renewing or giving back either one concerns all its
         batches. None means that nothing changed, and the old claim stands. With `exclusive=True` or a lease, the held
         claim also becomes exclusive, even if no work joins it: see `claim.exclusive`.
 
@@ -161,7 +161,7 @@ class Queue(PoolQueue):
     async def renew(self, claim: WorkClaim, *, ttl_ms: int = CLAIM_TTL_MS) -> WorkClaim:
         """Move the claim's end to `ttl_ms` from now; `ClaimLost` once it expired or was taken over.
 
-        A renewal never shortens a claim: one that lasts longer already stays as it is. To end it sooner, abandon it.
+        A renewal never shortens a claim: one that lasts longer already stays as it is. To end it sooner, give it back.
         A claim from before a widening works, too: all batches of the claim last longer, also those that joined it.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
@@ -176,17 +176,17 @@ class Queue(PoolQueue):
             lambda tx: operations.renew(tx, held, completion, ttl), single_write=True, idempotent=True
         )
 
-    async def abandon(self, claim: WorkClaim | WorkCompletion) -> int:
+    async def give_back(self, claim: WorkClaim | WorkCompletion) -> int:
         """Give claimed work back at once, without using up an attempt. Return how many batches the claim still held.
 
         Batches that joined the claim later are given back, too.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
-        >>> store.queue.abandon(store.queue.claim("chat-42", owner_id="worker-1"))
+        >>> store.queue.give_back(store.queue.claim("chat-42", owner_id="worker-1"))
         1
         """
         completion = claims.check_claim("claim", claim, self._context.limits)
-        return await self._context.backend.write(lambda tx: operations.abandon(tx, completion))
+        return await self._context.backend.write(lambda tx: operations.give_back(tx, completion))
 
     async def cancel(self, session_id: str, batch_id: str) -> WorkBatch | None:
         """Cancel a batch that no claim holds. Return it, or None.

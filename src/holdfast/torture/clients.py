@@ -227,7 +227,7 @@ class Client:
         elif chance < 0.45:
             self._forge(self._claim)
         elif chance < 0.55:
-            self._abandon(self._claim)
+            self._give_back(self._claim)
         else:
             self._complete(self._claim)
 
@@ -281,9 +281,9 @@ class Client:
             lambda error: type(error).__name__,
         )
 
-    def _abandon(self, claim: holdfast.WorkClaim) -> None:
+    def _give_back(self, claim: holdfast.WorkClaim) -> None:
         given = self._settle(claim)
-        self.queue.call("abandon", given, lambda: self._store.queue.abandon(claim), lambda count: count)
+        self.queue.call("give_back", given, lambda: self._store.queue.give_back(claim), lambda count: count)
 
     def _cancel(self, batch_id: str) -> None:
         self.queue.call(

@@ -91,7 +91,7 @@ class Runner:
         for claim in self._renewer.give_up_all():
             try:
                 if isinstance(claim, holdfast.WorkClaim):
-                    await self.store.queue.abandon(claim)
+                    await self.store.queue.give_back(claim)
                 else:
                     await self.store.leases.release(claim)
             except holdfast.HoldfastError as error:
@@ -166,7 +166,7 @@ class Runner:
     async def _give_back_lost(self, claim: holdfast.WorkClaim) -> bool:
         """Return whether nothing is left to do for a lost claim."""
         queue = self.store.queue
-        if await queue.abandon(claim):
+        if await queue.give_back(claim):
             return True
         stored = [await queue.get(claim.session_id, batch.batch_id) for batch in claim.batches]
         for batch in stored:

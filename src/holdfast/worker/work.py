@@ -53,7 +53,7 @@ class Work:
     async def _give_back(self, claim: holdfast.WorkClaim | None) -> None:
         if claim is None:
             return
-        await self._runner.give_back(lambda: self._queue.abandon(claim))
+        await self._runner.give_back(lambda: self._queue.give_back(claim))
 
     # Running.
 

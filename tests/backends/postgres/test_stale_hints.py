@@ -348,7 +348,7 @@ def test_a_commit_that_completes_a_claim_that_was_taken_over_is_refused(world: W
 
 def test_a_commit_that_completes_a_claim_that_was_given_back_and_claimed_again_is_refused(world: World) -> None:
     [_, held] = world.see(enqueue(), claim())
-    world.change(lambda store: store.queue.abandon(held), claim("w1"))
+    world.change(lambda store: store.queue.give_back(held), claim("w1"))
     assert isinstance(world.act(commit(holdfast.Commit(completes=[held]))), holdfast.ClaimLost)
 
 

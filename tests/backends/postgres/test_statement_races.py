@@ -280,7 +280,7 @@ def test_a_claim_that_is_renewed_while_it_is_given_back_and_claimed_is_one_owner
         field.do(enqueue(session_id))
         first = field.do(claim(session_id, "first"))
         calls: list[Call] = [
-            lambda store, first=first: store.queue.abandon(first),
+            lambda store, first=first: store.queue.give_back(first),
             *[lambda store, first=first: store.queue.renew(first) for _ in range(3)],
             *[claim(session_id, f"w{racer}") for racer in range(4)],
         ]
@@ -302,7 +302,7 @@ def test_a_commit_that_completes_a_claim_and_its_takeover_never_both_succeed(fie
         first = field.do(claim(session_id, "first"))
         calls: list[Call] = [
             commit(session_id, completes=[first]),
-            lambda store, first=first: store.queue.abandon(first),
+            lambda store, first=first: store.queue.give_back(first),
             *[claim(session_id, f"w{racer}") for racer in range(6)],
         ]
         answers = field.race(number, calls, HOLD_WORK if number % 4 == 1 else HOLD_SESSIONS)

@@ -314,7 +314,7 @@ def test_a_turn_that_lost_its_claim_or_lease_is_refused_in_one_trip(measured: Me
     measured.warm(commit(), enqueue())
     held = measured.do(claim())
     lease = measured.do(take(ON_CHAT))
-    measured.elsewhere(lambda store: store.queue.abandon(held))
+    measured.elsewhere(lambda store: store.queue.give_back(held))
     measured.elsewhere(lambda store: store.leases.release(lease))
     assert measured.refusal(commit(completes=[held]), holdfast.ClaimLost) == COMMIT
     assert measured.refusal(commit(lease=lease), holdfast.LeaseLost) == COMMIT
@@ -377,7 +377,7 @@ def test_a_claim_is_renewed_in_one_trip(measured: Measured) -> None:
 def test_a_claim_that_was_given_back_is_refused_in_one_trip(measured: Measured) -> None:
     measured.warm(enqueue())
     held = measured.do(claim())
-    measured.do(lambda store: store.queue.abandon(held))
+    measured.do(lambda store: store.queue.give_back(held))
     measured.warm(lambda store: store.queue.renew(held))
     assert measured.refusal(lambda store: store.queue.renew(held), holdfast.ClaimLost) == ["renew_claim"]
 

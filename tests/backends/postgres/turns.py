@@ -217,7 +217,7 @@ class DrawnTurn:
             case "unknown":
                 proof = msgspec.structs.replace(proof, claim_id="claim:0:1")
             case "given back":
-                self.twins.do(lambda store: store.queue.abandon(claim))
+                self.twins.do(lambda store: store.queue.give_back(claim))
             case "completed":
                 self._turn(holdfast.Commit(completes=[claim]))
                 self.revision += 1

@@ -95,12 +95,12 @@ class ClaimContract(Contract):
         with refused(bench, holdfast.ClaimLost):
             settle(store, first)
 
-    def test_fences_rise_across_expiry_and_abandonment(self, store: BlockingStore, clock: ManualClock) -> None:
+    def test_fences_rise_after_a_claim_expires_or_is_given_back(self, store: BlockingStore, clock: ManualClock) -> None:
         fill(store, "1")
         first = take(store, "w1", ttl_ms=1_000)
         clock.advance(1_000)
         second = take(store, "w2", ttl_ms=1_000)
-        assert store.queue.abandon(second) == 1
+        assert store.queue.give_back(second) == 1
         third = take(store, "w1", ttl_ms=1_000)
         assert (first.fence, second.fence, third.fence) == (1, 2, 3)
         assert len({first.claim_id, second.claim_id, third.claim_id}) == 3
@@ -108,8 +108,8 @@ class ClaimContract(Contract):
 
     def test_a_claim_on_several_batches_has_a_fence_above_each_of_theirs(self, store: BlockingStore) -> None:
         fill(store, "1", "2", merge_key=GROUP)
-        store.queue.abandon(take(store, max_batches=1))
-        store.queue.abandon(take(store, max_batches=1))
+        store.queue.give_back(take(store, max_batches=1))
+        store.queue.give_back(take(store, max_batches=1))
         assert take(store).fence == 3
 
     @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ class ClaimContract(Contract):
         with refused(bench, holdfast.ClaimLost):
             store.queue.renew(live)
 
-    def test_abandoning_gives_back_only_what_the_claim_still_holds(
+    def test_give_back_returns_only_what_the_claim_still_holds(
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         fill(store, "1", "2", merge_key=GROUP)
@@ -215,14 +215,14 @@ class ClaimContract(Contract):
         clock.advance(1_000)
         second = take(store, "w2", max_batches=1)
         before = bench.dump()
-        assert store.queue.abandon(forged(second, token=Token("0" * 32))) == 0
-        assert store.queue.abandon(forged(second, fence=7)) == 0
-        assert store.queue.abandon(forged(second, session_id="nobody")) == 0
+        assert store.queue.give_back(forged(second, token=Token("0" * 32))) == 0
+        assert store.queue.give_back(forged(second, fence=7)) == 0
+        assert store.queue.give_back(forged(second, session_id="nobody")) == 0
         assert bench.dump() == before
-        assert store.queue.abandon(first) == 1
+        assert store.queue.give_back(first) == 1
         assert [batch.state for batch in store.queue.list("chat")] == ["claimed", "pending"]
-        assert store.queue.abandon(second.completion()) == 1
-        assert store.queue.abandon(second) == 0
+        assert store.queue.give_back(second.completion()) == 1
+        assert store.queue.give_back(second) == 0
 
     # Secrets.
 
@@ -256,7 +256,7 @@ class ClaimContract(Contract):
             assert (settled.settled_revision, settled.attempts) == (1, 1)
         again = store.sessions.handle("chat").commit(turn)
         assert (again.revision, again.replayed) == (1, True)
-        assert store.queue.abandon(both) == 0
+        assert store.queue.give_back(both) == 0
 
     def test_a_commit_with_another_claim_of_the_same_work_is_the_same_turn(self, store: BlockingStore) -> None:
         fill(store, "1")
@@ -299,7 +299,7 @@ class ClaimContract(Contract):
         thief = take(store, "w2", max_batches=1)
         with refused(bench, holdfast.ClaimLost):
             settle(store, late)
-        assert store.queue.abandon(thief) == 1
+        assert store.queue.give_back(thief) == 1
         with refused(bench, holdfast.ClaimLost):
             settle(store, thief)
         assert texts(store.queue.list("chat")) == ["1", "2"]

@@ -53,7 +53,7 @@ class ExclusiveClaimContract(Contract):
         fill(store, "1", "2")
         other = take(store, "w1")
         assert store.queue.claim("chat", owner_id=owner_id, exclusive=True) is None
-        store.queue.abandon(other)
+        store.queue.give_back(other)
         assert texts(take(store, owner_id, exclusive=True).batches) == ["1"]
 
     # Widening a held claim.
@@ -100,7 +100,7 @@ class ExclusiveClaimContract(Contract):
         fill(store, "1", "2", "3")
         claim = take(store, "w1", max_batches=1, ttl_ms=1_000)
         for _ in range(2):
-            store.queue.abandon(take(store, "w2"))
+            store.queue.give_back(take(store, "w2"))
         wider = take(store, "w1", holding=claim, ttl_ms=1_000)
         assert (claim.fence, wider.fence) == (1, 3)
         clock.advance(999)
@@ -133,7 +133,7 @@ class ExclusiveClaimContract(Contract):
         if wrong == "settled":
             settle(store, wider)
         if wrong == "given back":
-            store.queue.abandon(wider)
+            store.queue.give_back(wider)
         with refused(bench, holdfast.ClaimLost):
             store.queue.renew(forgeries.get(wrong, claim))
 
@@ -141,10 +141,10 @@ class ExclusiveClaimContract(Contract):
         fill(store, "1", "2", "3")
         claim = take(store, "w1", exclusive=True)
         take(store, "w1", holding=claim)
-        assert store.queue.abandon(msgspec.structs.replace(claim, fence=3)) == 0
-        assert store.queue.abandon(claim) == 2
+        assert store.queue.give_back(msgspec.structs.replace(claim, fence=3)) == 0
+        assert store.queue.give_back(claim) == 2
         assert [(one.state, one.attempts) for one in store.queue.list("chat")] == [("pending", 0)] * 3
-        assert store.queue.abandon(claim) == 0
+        assert store.queue.give_back(claim) == 0
 
     # Work that must not join.
 
@@ -232,7 +232,7 @@ class ExclusiveClaimContract(Contract):
         first, second = fill(store, "1", "2")
         held = take(store, "w1", max_batches=1)
         for _ in range(3):
-            store.queue.abandon(take(store, "w2"))
+            store.queue.give_back(take(store, "w2"))
         wider = store.queue.claim("chat", owner_id="w1", holding=held)
         assert wider is not None
         assert (ids_of(wider), wider.fence) == ((first, second), 4)
@@ -245,7 +245,7 @@ class ExclusiveClaimContract(Contract):
         wider = store.queue.claim("chat", owner_id="w1", holding=held)
         assert wider is not None
         assert texts(wider.batches) == ["1", "3"]
-        store.queue.abandon(other)
+        store.queue.give_back(other)
         alone = store.queue.claim("chat", owner_id="w1", holding=wider, exclusive=True)
         assert alone is not None
         assert texts(alone.batches) == ["1", "2", "3"]

@@ -428,8 +428,8 @@ class HostileInputContract(Contract):
             with refused(bench, error):
                 attempt()
         before = bench.dump()
-        assert store.queue.abandon(stranger) == 0
-        assert store.queue.abandon(ours) == 0
+        assert store.queue.give_back(stranger) == 0
+        assert store.queue.give_back(ours) == 0
         assert store.leases.release(lease) is False
         assert store.leases.release(process_lease) is False
         assert bench.dump() == before

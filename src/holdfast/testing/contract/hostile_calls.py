@@ -268,9 +268,9 @@ CALLS: list[Call] = [
         "lease:record?",
     ),
     Call("queue.renew", lambda w: {"claim": w.claim, "ttl_ms": 1}, f"{parts('claim', CLAIM)} ttl_ms:ttl"),
-    Call("queue.abandon", lambda w: {"claim": w.claim}, parts("claim", CLAIM)),
+    Call("queue.give_back", lambda w: {"claim": w.claim}, parts("claim", CLAIM)),
     Call(
-        "queue.abandon", lambda w: {"claim": w.claim.completion()},
+        "queue.give_back", lambda w: {"claim": w.claim.completion()},
         "claim.session_id:id claim.batch_ids:sequence claim.batch_ids[0]:id claim.fence:whole",
         variant=" of a completion",
     ),

@@ -221,7 +221,7 @@ STORES = frozenset({
     "session.add_nodes", "session.commit",
     "session.append", "session.enqueue", "session.pause", "queue.set_limit", "queue.pause", "queue.restore",
     "unbound.commit", "session.attachments.put", "session.attachments.record_intent", "session.attachments.forget",
-    "session.attachments.commit_refs", "queue.enqueue", "queue.claim", "queue.claim_exactly", "queue.abandon",
+    "session.attachments.commit_refs", "queue.enqueue", "queue.claim", "queue.claim_exactly", "queue.give_back",
     "queue.cancel", "queue.claim_next", "queue.complete", "queue.complete_and_claim_next", "queue.fail", "queue.retry",
     "queue.drop", "processes.register", "processes.restore", "processes.set_external_ref", "processes.set_wait",
     "processes.complete", "processes.start", "processes.suspend", "processes.retry_later", "events.append",

@@ -47,7 +47,7 @@ class InterruptContract(Contract):
             store.queue.renew(claim)
         with refused(bench, holdfast.ClaimLost):
             session.commit(holdfast.Commit(turn_id="t", completes=[claim]))
-        assert store.queue.abandon(claim) == 0
+        assert store.queue.give_back(claim) == 0
         assert [batch.items[0].payload for batch in store.queue.list("chat")] == ["next"]
         assert store.maintenance.verify().findings == ()
 
@@ -102,7 +102,7 @@ class InterruptContract(Contract):
             else:
                 store.queue.fail(claim, "the model is away", retry_in_ms=0)
             if ending == "given back":
-                store.queue.abandon(taken(store))
+                store.queue.give_back(taken(store))
             assert store.maintenance.verify().findings == ()
             assert [batch.items[0].payload for batch in session.interrupt()] == [ending]
             assert len(store.queue.list("chat")) == 0
@@ -110,7 +110,7 @@ class InterruptContract(Contract):
     def test_work_of_another_kind_that_no_turn_has_begun_is_not_interrupted(self, store: BlockingStore) -> None:
         store.queue.enqueue(work("first try", kind="support"))
         session = store.sessions.handle("chat")
-        store.queue.abandon(taken(store))
+        store.queue.give_back(taken(store))
         assert session.interrupt() == ()
         job = store.queue.claim_next(owner_id="w1")
         assert job is not None

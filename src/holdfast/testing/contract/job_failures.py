@@ -50,7 +50,7 @@ class JobFailureContract(Contract):
         fill(store, "1", "2", "3", merge_key=holdfast.queue.Group("g"))
         both = take(store, max_batches=1)
         other = take(store, "w2", max_batches=1)
-        store.queue.abandon(both)
+        store.queue.give_back(both)
         store.queue.fail(other, "broke", retry_in_ms=1_000)
         assert texts(next_of(store, exclusive=True).batches) == ["1"]
 
@@ -92,7 +92,7 @@ class JobFailureContract(Contract):
 
     def test_work_that_is_given_back_has_used_no_attempt(self, store: BlockingStore, clock: ManualClock) -> None:
         fill(store, "1")
-        store.queue.abandon(next_of(store))
+        store.queue.give_back(next_of(store))
         claim = next_of(store, ttl_ms=1_000)
         assert claim.batches[0].attempts == 1
         clock.advance(1_000)
@@ -105,7 +105,7 @@ class JobFailureContract(Contract):
         for call in (complete, fail, settle):
             with refused(bench, holdfast.ClaimLost):
                 call(store, claim)
-        assert store.queue.abandon(claim) == 0
+        assert store.queue.give_back(claim) == 0
 
     def test_a_dead_batch_cannot_becompleted_by_the_claim_that_failed_it(
         self, store: BlockingStore, bench: Bench

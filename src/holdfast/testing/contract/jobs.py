@@ -59,7 +59,7 @@ SETTLING: dict[str, Callable[[BlockingStore, holdfast.WorkClaim], Any]] = {
 FREEING: dict[str, Callable[[BlockingStore, holdfast.WorkClaim], Any]] = {
     "complete": complete,
     "commit": settle,
-    "abandon": lambda store, claim: store.queue.abandon(claim),
+    "give_back": lambda store, claim: store.queue.give_back(claim),
     "fail": fail,
     "dead": lambda store, claim: store.queue.fail(claim, "broke", retry_in_ms=None),
 }
@@ -194,7 +194,7 @@ class JobContract(Contract):
         assert store.queue.claim_next(owner_id="w2") is None
         store.leases.release(lease)
         claim = next_of(store, "w2")
-        store.queue.abandon(claim)
+        store.queue.give_back(claim)
         store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=1_000)
         assert store.queue.claim_next(owner_id="w2") is None
         clock.advance(1_000)
@@ -251,7 +251,7 @@ class JobContract(Contract):
         fill(store, "1")
         claim = take(store)
         assert store.queue.claim_next(owner_id="w2") is None
-        store.queue.abandon(claim)
+        store.queue.give_back(claim)
         assert ids_of(next_of(store, "w2")) == ids_of(claim)
 
     def test_cancelled_work_is_not_claimed_and_what_stood_behind_it_is(self, store: BlockingStore) -> None:

@@ -262,7 +262,7 @@ class LimitContract(Contract):
         store.queue.set_limit("mail", per_key=1)
         first, second = mail(store, "chat", "ada"), mail(store, "chat", "ada")
         claim = next_of(store, max_batches=1)
-        store.queue.abandon(claim)
+        store.queue.give_back(claim)
         again = next_of(store, max_batches=1)
         assert [batch.batch_id for batch in again.batches] == [first]
         store.queue.fail(again, "broke", retry_in_ms=0)

@@ -152,7 +152,7 @@ class PageContract(Contract):
             claim = claim_all()
             assert numbers(claim) == [0, 1]
             assert claim is not None
-            store.queue.abandon(claim)
+            store.queue.give_back(claim)
         assert store.queue.claim_exactly("chat", ids[:3], owner_id="w") is None
         first = store.queue.claim_exactly("chat", ids[:2], owner_id="w")
         assert first is not None

@@ -233,7 +233,7 @@ class QueueContract(Contract):
         assert texts(store.queue.list("chat").items) == ["1", "2"]
         claim = take(store)
         assert texts(claim.batches) == ["1", "2"]
-        store.queue.abandon(claim)
+        store.queue.give_back(claim)
         first = store.queue.claim_next(owner_id="w1")
         assert first is not None
         assert texts(first.batches) == ["1", "2"]
@@ -368,7 +368,7 @@ class QueueContract(Contract):
         assert store.queue.cancel("chat", batch.batch_id) is None
         assert texts(store.queue.list("chat")) == ["x"]
         assert texts(store.queue.list_pending("chat")) == []
-        assert store.queue.abandon(claim) == 1
+        assert store.queue.give_back(claim) == 1
         assert texts(store.queue.list_pending("chat")) == ["x"]
         assert store.queue.cancel("chat", batch.batch_id) is not None
 

@@ -83,7 +83,7 @@ WRITES: dict[str, Call] = {
     "queue.retry": lambda store: store.queue.retry("chat", "batch:1"),
     "queue.drop": lambda store: store.queue.drop("chat", "batch:1"),
     "queue.release": lambda store: store.queue.release("chat", "batch:1"),
-    "queue.abandon": lambda store: store.queue.abandon(CLAIM),
+    "queue.give_back": lambda store: store.queue.give_back(CLAIM),
     "queue.cancel": lambda store: store.queue.cancel("chat", "batch:1"),
     "queue.wait": lambda store: store.queue.wait("chat", timeout_ms=1),
     "queue.wait_next": lambda store: store.queue.wait_next(timeout_ms=1),

@@ -334,7 +334,7 @@ class TurnContract(Contract):
         with refused(bench, holdfast.LeaseHeld), store.transaction() as tx:
             tx.sessions.handle("chat").append("late")
         assert session.append("before", turn_id="t1").replayed, "a turn that was committed has nothing to wait for"
-        store.queue.abandon(claim)
+        store.queue.give_back(claim)
         shared = store.queue.claim_next(owner_id="w1")
         assert shared is not None
         assert session.append("beside a job").revision == 2

@@ -34,15 +34,15 @@ def _wake(store: BlockingStore) -> Act:
     return partial(store.events.append, "build", "news", "done")
 
 
-def _abandon(store: BlockingStore) -> Act:
+def _give_back(store: BlockingStore) -> Act:
     store.queue.enqueue(work("1"))
-    return partial(store.queue.abandon, take(store, ttl_ms=HOUR_MS))
+    return partial(store.queue.give_back, take(store, ttl_ms=HOUR_MS))
 
 
-def _abandon_exclusive(store: BlockingStore) -> Act:
+def _give_back_exclusive(store: BlockingStore) -> Act:
     store.queue.enqueue(work("1"))
     store.queue.enqueue(work("2"))
-    return partial(store.queue.abandon, take(store, exclusive=True, ttl_ms=HOUR_MS))
+    return partial(store.queue.give_back, take(store, exclusive=True, ttl_ms=HOUR_MS))
 
 
 def _settle_exclusive(store: BlockingStore) -> Act:
@@ -63,8 +63,8 @@ CAUSES: dict[str, Callable[[BlockingStore], Act]] = {
         store.sessions.handle("mail").commit, holdfast.Commit(enqueues=[work("1")])
     ),
     "a wake": _wake,
-    "a claim given back": _abandon,
-    "an exclusive claim given back": _abandon_exclusive,
+    "a claim given back": _give_back,
+    "an exclusive claim given back": _give_back_exclusive,
     "a commit that settles an exclusive claim": _settle_exclusive,
     "a lease released": _release_lease,
 }
@@ -104,7 +104,7 @@ class WaitContract(Contract):
         assert len(take(store, "w2").batches) == 1
 
     def test_a_wait_is_held_back_by_an_exclusive_claim_and_by_another_owners_lease(self, store: BlockingStore) -> None:
-        _abandon_exclusive(store)
+        _give_back_exclusive(store)
         for owner_id in ("w1", "w2", None):
             with pytest.raises(holdfast.WaitTimeout):
                 store.queue.wait("chat", timeout_ms=1, owner_id=owner_id)
@@ -154,7 +154,9 @@ class WaitContract(Contract):
     def test_a_wait_ends_when_what_kept_it_expires(
         self, store: BlockingStore, bench: Bench, clock: ManualClock, held: str
     ) -> None:
-        {"by a claim": _abandon, "by an exclusive claim": _abandon_exclusive, "by a lease": _release_lease}[held](store)
+        {"by a claim": _give_back, "by an exclusive claim": _give_back_exclusive, "by a lease": _release_lease}[held](
+            store
+        )
         with pytest.raises(holdfast.WaitTimeout):
             store.queue.wait("chat", timeout_ms=1, owner_id="w2")
         waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, owner_id="w2"))

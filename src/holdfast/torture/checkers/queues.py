@@ -10,7 +10,7 @@ Calls of a history, `LONG_MS` being longer than a history takes:
 - `complete`, given `(claim_id, fence, batch_ids)`: answered with the revision that it made, refused, or unknown.
 - `forge`, given the same, a completion with a token that was never given out, or of a part of the claim's batches: it
   must be refused.
-- `abandon`, given the same: answered with the number of batches given back, or unknown.
+- `give_back`, given the same: answered with the number of batches given back, or unknown.
 - `cancel`, given the batch id: answered with True if it was cancelled, False if not, or unknown.
 
 The end is the store's state afterwards: that of every source key that was ever used, and of every batch that was ever
@@ -142,7 +142,7 @@ def _concerned(call: Call, batches: Mapping[str, str]) -> Iterator[str]:
         yield batches[call.given]
     elif call.kind == "claim" and call.outcome == "ok":
         yield from call.answer[4]
-    elif call.kind in {"complete", "abandon"}:
+    elif call.kind in {"complete", "give_back"}:
         yield from call.given[2]
     elif call.kind == "cancel":
         yield call.given
@@ -155,8 +155,8 @@ def _step(written_at_ms: Mapping[int, int], life: Life, call: Call) -> Iterator[
         yield from _claim(life, call)
     elif call.kind == "complete":
         yield from _complete(life, call, written_at_ms.get(call.answer))
-    elif call.kind == "abandon":
-        yield from _abandon(life, call)
+    elif call.kind == "give_back":
+        yield from _give_back(life, call)
     elif call.kind == "cancel":
         yield from _cancel(life, call)
     else:
@@ -191,7 +191,7 @@ def _complete(life: Life, call: Call, at_ms: int | None) -> Iterator[Life]:
         yield Life("completed", life.fence)
 
 
-def _abandon(life: Life, call: Call) -> Iterator[Life]:
+def _give_back(life: Life, call: Call) -> Iterator[Life]:
     borne = _borne(life, call)
     most = len(call.given[2]) if call.outcome == "unknown" else call.answer
     # An expired claim can still be given back, as long as its batches were not claimed again.
