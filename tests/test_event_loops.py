@@ -250,7 +250,7 @@ def test_a_second_loop_starts_no_thread_before_it_is_used(clean_postgres_url: st
     run(home())
 
 
-def test_a_lent_pool_serves_other_loops_while_its_own_runs(clean_postgres_url: str) -> None:
+def test_a_pool_of_the_caller_serves_other_loops_while_its_own_runs(clean_postgres_url: str) -> None:
     import asyncpg
 
     async def home() -> None:

@@ -1,4 +1,4 @@
-"""Bases of backends inside a transaction: a lent one, and one of `store.transaction()`.
+"""Bases of backends inside a transaction: a caller's, and one of `store.transaction()`.
 
 A transaction of `store.transaction()` ends once: by the end of its block, by its time limit, by an interrupted call, by
 a lost database, or because an interrupt left its block before it could be ended. Every later call is refused with the
@@ -17,7 +17,7 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, Unpack
 
 from holdfast.errors import HoldfastError, InvalidRequest, StoreForked, TransactionExpired, Unavailable
-from holdfast.ports import Backend, Ending, IsLeft, NoReader, Operation, Promises
+from holdfast.ports import Backend, Ending, IsLeft, NoReader, Operation, OperationFlags
 from holdfast.rows import EventFilter, ViewQuery
 from holdfast.wait import Waiting
 
@@ -42,7 +42,7 @@ class CallerTransaction(NoReader):
         raise self._no_waiting()
 
     def within(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
-        """Refuse: one transaction is not lent twice."""
+        """Refuse: a transaction of the caller has no second one inside."""
         raise InvalidRequest("store", "works inside a transaction already: call within() on the store that was opened")
 
     async def begin(self, timeout_ms: int, is_left: IsLeft | None = None) -> NoReturn:  # noqa: ARG002 - the port
@@ -170,12 +170,12 @@ class OpenTransaction(CallerTransaction):
         """Return the statements that create the schema."""
         return self.outer.ddl()
 
-    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
+    async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
         """Run an operation in the transaction. If it raises, the transaction is as it was before."""
         self._take()
         try:
             self.check_open()
-            return await self._apply(operation, heavy=promises.get("heavy", False))
+            return await self._apply(operation, heavy=flags.get("heavy", False))
         finally:
             self._in_use.release()
 

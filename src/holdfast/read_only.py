@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, Unpack
 
 from holdfast.errors import InvalidRequest
-from holdfast.ports import Backend, Begun, IsLeft, Operation, Promises
+from holdfast.ports import Backend, Begun, IsLeft, Operation, OperationFlags
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
 
@@ -52,7 +52,7 @@ class ReadingBackend:
         """Run an operation that only reads, in one snapshot."""
         return await self._read(operation, view=view)
 
-    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:  # noqa: ARG002 - the port's signature
+    async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:  # noqa: ARG002 - the port's signature
         """Refuse: an answer may be old, so that nothing may be decided on it."""
         self._refuse("writes and decides nothing")
 

@@ -104,10 +104,10 @@ class PostgresApplication(Application):
         return self.loop.drive(result)
 
     def within(self) -> Any:
-        async def lend() -> Any:
+        async def use() -> Any:
             return self.store.within(self.connection)
 
-        return self.call(lend())
+        return self.call(use())
 
     def begin(self) -> None:
         self.run("BEGIN")

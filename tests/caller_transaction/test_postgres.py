@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL is lent unchanged: its isolation, its settings, its failures, and its end."""
+"""A connection to PostgreSQL is used unchanged: its isolation, its settings, its failures, and its end."""
 
 from __future__ import annotations
 
@@ -353,10 +353,10 @@ def test_another_schema_of_the_same_database_is_not_confused(postgres_url: str) 
 def test_a_connection_that_went_back_to_its_pool_or_is_closed_is_refused(clean_postgres_url: str) -> None:
     async def case(store: Any, connection: Any) -> None:
         pool = await asyncpg.create_pool(clean_postgres_url, min_size=1, max_size=1)
-        lent = await pool.acquire()
-        await pool.release(lent)
+        given = await pool.acquire()
+        await pool.release(given)
         with pytest.raises(holdfast.InvalidRequest, match="connection: was given back"):
-            store.within(lent)
+            store.within(given)
         await pool.close()
         await connection.close()
         with pytest.raises(holdfast.InvalidRequest, match="connection: is closed"):
@@ -365,7 +365,7 @@ def test_a_connection_that_went_back_to_its_pool_or_is_closed_is_refused(clean_p
     run(clean_postgres_url, case)
 
 
-def test_a_store_on_a_lent_pool_of_one_connection_works_within_that_connection(clean_postgres_url: str) -> None:
+def test_a_store_on_a_callers_pool_of_one_connection_works_within_that_connection(clean_postgres_url: str) -> None:
     async def main() -> None:
         async with (
             asyncpg.create_pool(clean_postgres_url, min_size=1, max_size=1) as pool,
@@ -379,7 +379,7 @@ def test_a_store_on_a_lent_pool_of_one_connection_works_within_that_connection(c
 
 
 def test_a_blocking_store_says_which_store_to_use(clean_postgres_url: str) -> None:
-    async def lend(store: Any) -> None:
+    async def use(store: Any) -> None:
         connection = await asyncpg.connect(clean_postgres_url)
         async with connection.transaction():
             with pytest.raises(holdfast.InvalidRequest, match=r"store: .*use holdfast\.open"):
@@ -387,7 +387,7 @@ def test_a_blocking_store_says_which_store_to_use(clean_postgres_url: str) -> No
         await connection.close()
 
     with holdfast.open_blocking(clean_postgres_url) as store:
-        asyncio.run(lend(store))
+        asyncio.run(use(store))
 
 
 def test_the_store_keeps_nothing_of_what_was_rolled_back(clean_postgres_url: str) -> None:

@@ -82,7 +82,7 @@ def test_the_same_file_by_another_name_is_accepted(store: Any, connect: Any, tmp
     assert len(store.queue.list("chat")) == 1
 
 
-def test_only_a_write_transaction_is_lent(store: Any, connect: Any) -> None:
+def test_only_a_write_transaction_is_accepted(store: Any, connect: Any) -> None:
     connection = connect()
     for begin in ("BEGIN", "BEGIN; SELECT count(*) FROM sqlite_schema"):
         connection.execute(begin).fetchall()
@@ -280,8 +280,8 @@ def test_a_large_read_after_a_change_of_the_working_directory_is_not_damage(
             store.artifacts.put("kind", f"ref-{number}", b"x")
         connection = apsw.Connection("agents.db")
         connection.execute("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")
-        lent = store.within(connection)
+        within = store.within(connection)
         monkeypatch.chdir(elsewhere)
-        assert len(lent.artifacts.list(limit=40)) == 40
+        assert len(within.artifacts.list(limit=40)) == 40
         connection.execute("ROLLBACK")
         connection.close()

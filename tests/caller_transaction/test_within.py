@@ -261,7 +261,7 @@ def what_shows_of_the_queue(app: Any) -> int:
     return len(app.call(app.store.queue.list("chat")))
 
 
-def test_a_transaction_is_lent_once_and_only_by_the_store_itself(app: Any) -> None:
+def test_within_is_called_once_and_only_on_the_store_itself(app: Any) -> None:
     app.begin()
     within = app.within()
 

@@ -1,4 +1,4 @@
-"""The contract of attachments that a parent lends, on our own backends."""
+"""The contract of attachments that a child inherits, on our own backends."""
 
 from holdfast.testing.contract.inheritance import InheritanceContract
 

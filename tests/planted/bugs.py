@@ -748,7 +748,7 @@ def a_block_may_write_around_itself(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_handle_remembers_what_a_block_may_undo(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(context, "ForgetfulBinding", lambda session_id: context.Binding(session_id, None))
+    patch.setattr(context, "UnpinnedBinding", lambda session_id: context.Binding(session_id, None))
 
 
 def a_block_ends_only_by_its_last_step(patch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from tests import test_event_loops, test_folder, test_transactions
 from tests.backends import test_damaged_work
 from tests.backends.damages import answers
 from tests.backends.postgres import (
+    test_caller_pool,
     test_interrupts,
-    test_lent_pool,
     test_lost_answers,
     test_replica,
     test_replica_failover,
@@ -339,11 +339,11 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    async def write(self, operation: Callable[[Any], Awaitable[T]], **promises: Any) -> T:
+    async def write(self, operation: Callable[[Any], Awaitable[T]], **flags: Any) -> T:
         self.writes += 1
         if self.writes == self._at:
             raise holdfast.Unavailable("the process died here")
-        return await self._backend.write(cast("Any", operation), **promises)
+        return await self._backend.write(cast("Any", operation), **flags)
 
 
 def an_emission_is_all_or_nothing(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -638,14 +638,14 @@ def a_later_writer_is_left_alone(_: Path, request: pytest.FixtureRequest) -> Non
         loop.close()
 
 
-def a_lost_connection_of_a_lent_pool_is_replaced(_: Path, request: pytest.FixtureRequest) -> None:
+def a_lost_connection_of_a_callers_pool_is_replaced(_: Path, request: pytest.FixtureRequest) -> None:
     with contextlib.ExitStack() as stack:
         loop = EventLoop()
         stack.callback(loop.close)
-        losable = test_lent_pool.Losable(request.getfixturevalue("clean_postgres_url"), loop, "the caller's pool")
+        losable = test_caller_pool.Losable(request.getfixturevalue("clean_postgres_url"), loop, "the caller's pool")
         stack.callback(losable.close)
-        test_lent_pool.furnish(losable)
-        test_lent_pool.test_a_write_with_a_key_is_answered_once_it_is_found(losable, "turn", "after")
+        test_caller_pool.furnish(losable)
+        test_caller_pool.test_a_write_with_a_key_is_answered_once_it_is_found(losable, "turn", "after")
 
 
 def an_interrupted_open_leaves_no_thread(_: Path, request: pytest.FixtureRequest) -> None:
@@ -904,7 +904,7 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_claim_reads_the_lease_before_it_waits_for_the_queue, a_renewed_lease_holds_across_a_slow_turn),
         (bugs.an_expiry_is_judged_by_the_time_before_its_lock, an_expired_lease_commits_no_turn),
         (bugs.a_thread_is_started_where_nothing_stops_it, an_interrupted_open_leaves_no_thread),
-        (bugs.cleaning_up_replaces_the_error_of_a_lost_connection, a_lost_connection_of_a_lent_pool_is_replaced),
+        (bugs.cleaning_up_replaces_the_error_of_a_lost_connection, a_lost_connection_of_a_callers_pool_is_replaced),
         (bugs.a_role_may_hide_the_warnings_of_a_commit, an_unconfirmed_commit_is_told_behind_a_pooler),
         (bugs.a_tail_remembers_what_was_listed_and_not_what_was_read, a_tail_shows_each_event_once),
         (bugs.what_a_tail_reads_raises_its_next_floor, a_tail_shows_what_changes_while_it_pauses),

@@ -140,14 +140,16 @@ class Copy(NamedTuple):
 
 
 async def find_inherited(tx: Transaction, session: SessionRow, attachment_ids: Sequence[str]) -> tuple[Copy, ...]:
-    """Return copies of the attachments that the session's parent holds and may lend."""
+    """Return copies of the attachments that the session's parent holds and the session may inherit."""
     if not attachment_ids or session.parent_session_id is None:
         return ()
     parent = await tx.find_session(session.parent_session_id, key_only=True)
     if parent is None or parent.deleted_at_ms is not None:
         return ()
     found = [await tx.find_attachment(parent.session_key, attachment_id) for attachment_id in attachment_ids]
-    return tuple(Copy(row, rules.inherited(row, session, now_ms=tx.now_ms)) for row in found if rules.is_lendable(row))
+    return tuple(
+        Copy(row, rules.inherited(row, session, now_ms=tx.now_ms)) for row in found if rules.is_inheritable(row)
+    )
 
 
 def wanted(copies: Sequence[Copy], inheritance: Inheritance) -> Wanted | None:

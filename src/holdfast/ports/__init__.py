@@ -129,8 +129,8 @@ IsLeft: TypeAlias = Callable[[], bool]
 """Tells whether the block of a transaction was left. Safe to call in any thread."""
 
 
-class Promises(TypedDict, total=False):
-    """The promises of an operation that writes. A database may use them, or ignore them."""
+class OperationFlags(TypedDict, total=False):
+    """What an operation that writes promises. A database may use them, or ignore them."""
 
     single_write: bool
     """It writes once, at its end: a database may let it decide on cached rows, and prove them where it writes."""
@@ -159,7 +159,7 @@ class Backend(Protocol):
         """Return the statements that create the schema; empty for a backend without one."""
         ...
 
-    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
+    async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
         ...
 

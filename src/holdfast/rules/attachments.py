@@ -191,7 +191,7 @@ def inherited(source: AttachmentRow, session: SessionRow, *, now_ms: int) -> Att
     )
 
 
-def is_lendable(row: AttachmentRow | None) -> TypeGuard[AttachmentRow]:
+def is_inheritable(row: AttachmentRow | None) -> TypeGuard[AttachmentRow]:
     """Return True if a session may take over this attachment of its parent: its bytes are stored."""
     return row is not None and row.stored_in is not None
 

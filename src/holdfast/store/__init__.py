@@ -149,7 +149,7 @@ class Store:
         """
         backend = self._context.backend.within(connection)
         return self._context.facet(Store)(
-            msgspec.structs.replace(self._context, backend=backend, borrowed="connection")
+            msgspec.structs.replace(self._context, backend=backend, enclosing="connection")
         )
 
     def transaction(self, *, timeout_ms: int = TRANSACTION_MS) -> TransactionBlock:

@@ -86,8 +86,8 @@ class Binding:
         self.session_id = self.incarnation = None
 
 
-class ForgetfulBinding(Binding):
-    """Binding inside a lent transaction: keeps the id only, and nothing that a rollback could undo."""
+class UnpinnedBinding(Binding):
+    """Binding inside a caller's transaction: keeps the id only, and nothing that a rollback could undo."""
 
     __slots__ = ()
 

@@ -25,7 +25,7 @@ from holdfast.records.limits import SMALLEST_INTEGER, Limits
 from holdfast.rows import AttachmentRow, ObjectRow
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import checks
-from holdfast.store.binding import Binding, ForgetfulBinding
+from holdfast.store.binding import Binding, UnpinnedBinding
 from holdfast.store.instrumentation import Observing, observed_class
 
 F = TypeVar("F")
@@ -52,8 +52,8 @@ class Context(msgspec.Struct, frozen=True):
     limits: Limits
     objects: AttachmentBytes | None = None
     mint: Callable[[], str] = random_name
-    borrowed: Literal["", "connection", "transaction"] = ""
-    """Names what all operations run inside of: a lent connection's transaction, or one of `store.transaction()`.
+    enclosing: Literal["", "connection", "transaction"] = ""
+    """The transaction around all operations: one of the caller's connection, or one of `store.transaction()`.
 
     Either may be rolled back later.
     """
@@ -73,7 +73,7 @@ class Context(msgspec.Struct, frozen=True):
         if self.remedies is not None:
             self.remedies.append(log)
         else:
-            log(", in a transaction of the caller that may be rolled back" if self.borrowed else "")
+            log(", in a transaction of the caller that may be rolled back" if self.enclosing else "")
 
     def facet(self, kind: type[F]) -> type[F]:
         """Return the class to instantiate for a facet: its own, or the observed one if the store has observers."""
@@ -90,12 +90,12 @@ class Context(msgspec.Struct, frozen=True):
 
     def binding(self, session_id: str | None, incarnation: int | None) -> Binding:
         """Return the binding of a new handle. In a transaction it keeps nothing that a rollback could undo."""
-        return ForgetfulBinding(session_id) if self.borrowed else Binding(session_id, incarnation)
+        return UnpinnedBinding(session_id) if self.enclosing else Binding(session_id, incarnation)
 
     def refuse_within(self, what: str) -> None:
         """Raises InvalidRequest inside a transaction, for calls that cannot be part of one."""
-        if self.borrowed:
-            raise InvalidRequest(self.borrowed, f"{what} cannot be a part of your transaction: use the store itself")
+        if self.enclosing:
+            raise InvalidRequest(self.enclosing, f"{what} cannot be a part of your transaction: use the store itself")
 
     def identifier(self, field: str, value: object) -> str:
         """Return a checked id."""
@@ -111,7 +111,7 @@ class Context(msgspec.Struct, frozen=True):
         Bytes that cannot be deleted now are skipped and stay noted. Raises the first failure, at the end.
         """
         # A rollback of the transaction would undo the note but not the deletion: leave the bytes to a later sweep.
-        objects = None if self.borrowed else self.objects
+        objects = None if self.enclosing else self.objects
         deleted = freed = 0
         failures: list[Unavailable] = []
         place = (SMALLEST_INTEGER, "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 import msgspec
 
 from holdfast import rows as r
-from holdfast.ports import Backend, Begun, IsLeft, Operation, Promises, Transaction
+from holdfast.ports import Backend, Begun, IsLeft, Operation, OperationFlags, Transaction
 from holdfast.ports.fast_paths import FastPaths
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
@@ -123,13 +123,13 @@ class CountingBackend:
         """Return the statements that create the schema."""
         return self._backend.ddl()
 
-    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
+    async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
         """Run an operation, and count the writes and reads of its last run."""
         tally = TALLY.get()
         if tally is None:
-            return await self._backend.write(operation, **promises)
+            return await self._backend.write(operation, **flags)
         with Counts(operation, tally, writes=True) as counts:
-            return await self._backend.write(counts.run, **promises)
+            return await self._backend.write(counts.run, **flags)
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation that only reads, and count the reads of its last run."""
@@ -164,7 +164,7 @@ class CountingBackend:
         return self._backend.dump()
 
     def within(self, connection: object) -> Backend:
-        """Return the same inside a lent transaction."""
+        """Return the same inside a caller's transaction."""
         return CountingBackend(self._backend.within(connection))
 
     async def begin(self, timeout_ms: int, is_left: IsLeft | None = None) -> Begun:

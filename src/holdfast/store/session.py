@@ -361,7 +361,7 @@ class Session(SessionControl):
             return (True, None) if claim is None else (None, claim[2])
 
         await look()
-        if claim is not None and not self._context.borrowed:
+        if claim is not None and not self._context.enclosing:
             with suppress(WaitTimeout):
                 await self._context.wait_until(queue_topic(address[0]), look, wait_ms, "the end of a turn")
         if claim is not None:

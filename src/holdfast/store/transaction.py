@@ -86,7 +86,7 @@ class TransactionBlock:
             msgspec.structs.replace(
                 self._context,
                 backend=backend,
-                borrowed="transaction",
+                enclosing="transaction",
                 key_frames=self._frames,
                 remedies=self._remedies,
             )

@@ -165,7 +165,7 @@ async def _connected(place: Place) -> AsyncGenerator[Caller, None]:
 
 def _statements(schema: str, kind: str) -> Statements:
     texts = load_statements("holdfast.torture", schema=schema)
-    # SQLite lends write transactions only.
+    # SQLite takes write transactions only.
     return Statements({**texts, "begin": texts["begin_immediate" if kind == "sqlite" else "begin"]})
 
 

@@ -63,7 +63,7 @@ IN_TRANSACTION = (
 STOPPED_S = 30
 
 
-@pytest.mark.parametrize("where", ["on its own connection", "behind a pooler", "on a lent pool"])
+@pytest.mark.parametrize("where", ["on its own connection", "behind a pooler", "on a caller's pool"])
 def test_the_server_ends_an_operation_of_a_process_that_stopped(
     open_store: Any, loop: Any, clean_postgres_url: str, administrator: Any, where: str
 ) -> None:
@@ -72,8 +72,8 @@ def test_the_server_ends_an_operation_of_a_process_that_stopped(
     async def pool() -> Any:
         return await asyncpg.create_pool(clean_postgres_url, min_size=1, max_size=1)
 
-    lent = where == "on a lent pool"
-    url: Any = loop.drive(pool()) if lent else None
+    caller_pool = where == "on a caller's pool"
+    url: Any = loop.drive(pool()) if caller_pool else None
     pooler = "transaction" if where == "behind a pooler" else "none"
     store = open_store(url or clean_postgres_url, pooler=pooler, statement_timeout_ms=300)
     runs: list[bool] = []
@@ -91,7 +91,7 @@ def test_the_server_ends_an_operation_of_a_process_that_stopped(
     assert runs == [True, True]
     assert store.ask("find_lease", "process", "p") == LEASE
     store.close()
-    if lent:
+    if caller_pool:
         loop.drive(url.close())
 
 
@@ -479,13 +479,13 @@ def test_a_cancelled_operation_leaves_no_trace_and_no_lock(open_store: Any) -> N
 ACTIVE = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND datname = $1 AND pid <> pg_backend_pid()"
 
 
-@pytest.mark.parametrize("lent", [False, True])
+@pytest.mark.parametrize("caller_pool", [False, True])
 def test_a_statement_whose_caller_was_cancelled_ends_at_the_server_and_writes_nothing(
-    clean_postgres_url: str, lent: bool
+    clean_postgres_url: str, caller_pool: bool
 ) -> None:
     async def body() -> None:
         gate, onlooker = await asyncpg.connect(clean_postgres_url), await asyncpg.connect(clean_postgres_url)
-        pool = await asyncpg.create_pool(clean_postgres_url, min_size=0, max_size=2) if lent else None
+        pool = await asyncpg.create_pool(clean_postgres_url, min_size=0, max_size=2) if caller_pool else None
         async with holdfast.open(clean_postgres_url if pool is None else pool) as store:
             handle = await store.sessions.create("chat")
             database = await gate.fetchval("SELECT current_database()")
@@ -510,17 +510,17 @@ def test_a_statement_whose_caller_was_cancelled_ends_at_the_server_and_writes_no
     asyncio.run(body())
 
 
-@pytest.mark.parametrize("lent", [False, True], ids=["pooler", "lent pool"])
+@pytest.mark.parametrize("caller_pool", [False, True], ids=["pooler", "caller's pool"])
 @pytest.mark.parametrize("call", ["commit", "history", "load"])
-def test_every_operation_on_lent_connections_has_the_limits_of_the_options(
-    clean_postgres_url: str, lent: bool, call: str
+def test_every_operation_on_connections_of_the_caller_has_the_limits_of_the_options(
+    clean_postgres_url: str, caller_pool: bool, call: str
 ) -> None:
     async def body() -> None:
         gate = await asyncpg.connect(clean_postgres_url)
         pool = await asyncpg.create_pool(clean_postgres_url, min_size=0, max_size=2)
-        pooler: Any = "none" if lent else "transaction"
+        pooler: Any = "none" if caller_pool else "transaction"
         options = holdfast.PostgresOptions(lock_timeout_ms=50, statement_timeout_ms=60_000, pooler=pooler)
-        async with holdfast.open(pool if lent else clean_postgres_url, options=options) as store:
+        async with holdfast.open(pool if caller_pool else clean_postgres_url, options=options) as store:
             handle = await store.sessions.create("chat")
             calls: dict[str, Callable[[], Any]] = {
                 "commit": lambda: handle.commit(holdfast.Commit(turn_id="t")),

@@ -295,7 +295,7 @@ def test_damaged_work_is_named_although_its_claim_cannot_be_given_back(
     for claimed in range(1, CONNECTIONS + 2):
         cuttable.do(enqueue())
         administrator.run("UPDATE holdfast.batches SET payloads = 'no JSON'")
-        assert isinstance(cuttable.cut("give_back_at_once", when, claim()), holdfast.Corrupt)
+        assert isinstance(cuttable.cut("give_back_claim", when, claim()), holdfast.Corrupt)
         [(held,)] = administrator.rows("SELECT count(*) FROM holdfast.batches WHERE claim_id IS NOT NULL")
         assert held == (claimed if when == "before" else 0)
     assert cuttable.do(commit()).revision == 2

@@ -31,10 +31,10 @@ WHEN = pytest.mark.parametrize("when", ["before", "after"])
 class Mutable:
     """A store behind a wire that can fall silent, and a second store that reads the result."""
 
-    def __init__(self, url: str, loop: EventLoop, *, lent: bool) -> None:
+    def __init__(self, url: str, loop: EventLoop, *, caller_pool: bool) -> None:
         self.loop = loop
         self.wire = Wire(url, statements_of("holdfast"), loop)
-        self._pool = loop.drive(_pool(self.wire.url)) if lent else None
+        self._pool = loop.drive(_pool(self.wire.url)) if caller_pool else None
         options = PostgresOptions(
             max_connections=2, statement_timeout_ms=int(STATEMENT_S * 1000), acquire_timeout_ms=int(ACQUIRE_S * 1000)
         )
@@ -91,8 +91,8 @@ def open_mutable(
     monkeypatch.setattr(pool, "CLOSE_TIMEOUT_S", CLOSE_S)
     opened: list[Mutable] = []
 
-    def open_one(*, lent: bool = False) -> Mutable:
-        opened.append(Mutable(clean_postgres_url, loop, lent=lent))
+    def open_one(*, caller_pool: bool = False) -> Mutable:
+        opened.append(Mutable(clean_postgres_url, loop, caller_pool=caller_pool))
         opened[-1].do(commit(turn_id="t1"))
         opened[-1].do(commit("warm"))
         return opened[-1]
@@ -147,16 +147,16 @@ def test_a_turn_without_an_id_is_in_doubt_and_nothing_that_was_seen_is_trusted(
     assert "show_head" in mutable.wire.take()
 
 
-@pytest.mark.parametrize("lent", [False, True], ids=["own pool", "lent pool"])
+@pytest.mark.parametrize("caller_pool", [False, True], ids=["own pool", "caller's pool"])
 @pytest.mark.parametrize(
     ("statement", "call"),
     [("gather_view", load()), ("list_revisions", history()), ("insert_session", create("new"))],
     ids=["view", "read", "write"],
 )
 def test_a_call_without_effect_is_repeated_on_another_connection(
-    open_mutable: Callable[..., Mutable], statement: str, call: Call, lent: bool
+    open_mutable: Callable[..., Mutable], statement: str, call: Call, caller_pool: bool
 ) -> None:
-    mutable = open_mutable(lent=lent)
+    mutable = open_mutable(caller_pool=caller_pool)
     answer, took_s = mutable.silent(statement, "after", call)
     assert not isinstance(answer, holdfast.HoldfastError)
     assert ANSWERED_S <= took_s < ANSWERED_S + SLACK_S
@@ -164,11 +164,11 @@ def test_a_call_without_effect_is_repeated_on_another_connection(
     assert mutable.do(commit()).revision == 2
 
 
-@pytest.mark.parametrize("lent", [False, True], ids=["own pool", "lent pool"])
+@pytest.mark.parametrize("caller_pool", [False, True], ids=["own pool", "caller's pool"])
 def test_a_server_that_is_silent_on_every_connection_is_given_up_in_time_and_found_again(
-    open_mutable: Callable[..., Mutable], lent: bool
+    open_mutable: Callable[..., Mutable], caller_pool: bool
 ) -> None:
-    mutable = open_mutable(lent=lent)
+    mutable = open_mutable(caller_pool=caller_pool)
     mutable.wire.all_silent = True
     calls: list[Call] = [commit(turn_id="t2"), load(), create("new")]
     for call in calls:

@@ -36,10 +36,10 @@ class Stores:
         return Store(Context(backend, holdfast.Limits()))
 
     def open_on_a_pool(self, url: str) -> Store:
-        async def lend() -> Any:
+        async def create_pool() -> Any:
             return await asyncpg.create_pool(url, min_size=1, max_size=4, statement_cache_size=256)
 
-        pool = self.loop.drive(lend())
+        pool = self.loop.drive(create_pool())
         self._closers.append(pool.close)
         return self.open(pool)
 
@@ -110,7 +110,7 @@ Way = Callable[[Stores, str], Store]
 WAYS: dict[str, Way] = {
     "direct": lambda stores, url: stores.open(url),
     "pooler": lambda stores, url: stores.open(url, pooler="transaction"),
-    "lent": lambda stores, url: stores.open_on_a_pool(url),
+    "caller's pool": lambda stores, url: stores.open_on_a_pool(url),
 }
 
 
@@ -276,7 +276,7 @@ COPIES = {"the same data": "INFO", "an older copy": "WARNING"}
 
 
 @pytest.mark.parametrize("copy", COPIES)
-@pytest.mark.parametrize("way", ["direct", "lent"])
+@pytest.mark.parametrize("way", ["direct", "caller's pool"])
 def test_an_older_copy_of_the_data_is_noticed_although_its_log_has_grown(
     stores: Stores, own_server: Any, caplog: pytest.LogCaptureFixture, copy: str, way: str
 ) -> None:

@@ -274,7 +274,7 @@ def test_a_store_opens_no_more_connections_than_it_may_and_closes_them(open_stor
     assert connections(administrator) == 0
 
 
-def test_a_pool_that_is_lent_is_used_and_not_closed(clean_postgres_url: str) -> None:
+def test_a_pool_of_the_caller_is_used_and_not_closed(clean_postgres_url: str) -> None:
     async def body() -> None:
         pool = await asyncpg.create_pool(clean_postgres_url, min_size=0, max_size=2)
         async with holdfast.open(pool, options=PostgresOptions(lock_timeout_ms=777)) as store:
@@ -283,7 +283,7 @@ def test_a_pool_that_is_lent_is_used_and_not_closed(clean_postgres_url: str) -> 
             with pytest.raises(holdfast.WaitTimeout):
                 await store.queue.wait("chat", timeout_ms=50)
         assert await pool.fetchval("SELECT count(*) FROM holdfast.revisions") == 1
-        assert await pool.fetchval("SHOW lock_timeout") == "0", "nothing of ours stays on a lent connection"
+        assert await pool.fetchval("SHOW lock_timeout") == "0", "nothing of ours stays on a caller's connection"
         await pool.close()
 
     asyncio.run(body())

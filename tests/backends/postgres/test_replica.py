@@ -545,18 +545,18 @@ def test_a_store_without_a_replica_reads_from_its_server(servers: Replicated) ->
     asyncio.run(case())
 
 
-def test_a_store_over_a_lent_pool_reads_from_the_replica(servers: Replicated) -> None:
+def test_a_store_over_a_pool_of_the_caller_reads_from_the_replica(servers: Replicated) -> None:
     async def case() -> None:
         async with asyncpg.create_pool(servers.primary.url, min_size=1, max_size=3, statement_cache_size=256) as pool:
             options = holdfast.PostgresOptions(read_url=servers.replica.url)
             async with holdfast.open(pool, options=options) as store:
-                receipt = await commit(store, "lent")
+                receipt = await commit(store, "over a pool")
                 fresh = store.reading(after=receipt, wait_ms=LONG_MS, fall_back=False)
-                assert await revision(fresh, "lent") == 1
+                assert await revision(fresh, "over a pool") == 1
                 async with servers.paused():
-                    later = await commit(store, "lent")
-                    assert await revision(store.reading(), "lent") == 1
-                    assert await revision(store.reading(after=later, wait_ms=0), "lent") == 2
+                    later = await commit(store, "over a pool")
+                    assert await revision(store.reading(), "over a pool") == 1
+                    assert await revision(store.reading(after=later, wait_ms=0), "over a pool") == 2
 
     asyncio.run(case())
 

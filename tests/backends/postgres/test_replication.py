@@ -284,13 +284,13 @@ def test_a_role_that_hides_warnings_does_not_hide_an_unconfirmed_commit(
         assert isinstance(answer, DurabilityUncertain), answer
 
 
-def test_a_lent_pool_that_hides_warnings_does_not_hide_an_unconfirmed_commit(
+def test_a_pool_of_the_caller_that_hides_warnings_does_not_hide_an_unconfirmed_commit(
     unconfirmed: Unconfirmed, hushed: str
 ) -> None:
-    async def lend() -> Any:
+    async def create_pool() -> Any:
         return await asyncpg.create_pool(hushed, min_size=1, max_size=2, statement_cache_size=256)
 
-    pool = unconfirmed.loop.drive(lend())
+    pool = unconfirmed.loop.drive(create_pool())
     store = unconfirmed.open(pool)
     for turn_id in ("l1", "l2", "l2"):
         answer = unconfirmed.outcome(commit(turn_id=turn_id), store)

@@ -35,10 +35,10 @@ ON_CHAT, ON_JOB = OnSession("chat"), OnProcess("job")
 class Measured:
     """A store whose trips are counted, on one connection that has prepared each statement before."""
 
-    def __init__(self, url: str, loop: EventLoop, *, lent: bool = False, **options: Any) -> None:
+    def __init__(self, url: str, loop: EventLoop, *, caller_pool: bool = False, **options: Any) -> None:
         self.loop = loop
         self.wire = Wire(url, statements_of("holdfast"), loop)
-        self._pool = loop.drive(_pool_of_one(self.wire.url)) if lent else None
+        self._pool = loop.drive(_pool_of_one(self.wire.url)) if caller_pool else None
         place = self.wire.url if self._pool is None else self._pool
         self.backend = loop.drive(PostgresBackend.open(place, PostgresOptions(max_connections=1, **options), None))
         self.store = Store(Context(self.backend, holdfast.Limits()))
@@ -508,8 +508,8 @@ def test_behind_a_pooler_every_statement_is_prepared_anew_in_a_transaction(
     assert len(measured.trips(commit("never seen"))) == 6
 
 
-def test_on_a_pool_that_is_lent_a_call_of_one_trip_takes_three(open_measured: Callable[..., Measured]) -> None:
-    measured = open_measured(lent=True)
+def test_on_a_pool_of_the_caller_a_call_of_one_trip_takes_three(open_measured: Callable[..., Measured]) -> None:
+    measured = open_measured(caller_pool=True)
     measured.warm(commit(), commit(), load(), enqueue(), enqueue(), claim())
     one = [commit(), load(), enqueue(), claim()]
     trips = [measured.trips(call) for call in one]

@@ -118,7 +118,7 @@ def test_a_callers_pool_through_pgbouncer_is_refused_unless_it_is_made_for_it(pg
     assert asyncio.run(opened(BEHIND, statement_cache_size=0)) is None
 
 
-def test_a_callers_connection_through_pgbouncer_is_lent_only_without_named_statements(
+def test_a_callers_connection_through_pgbouncer_is_accepted_only_without_named_statements(
     pgbouncer: Callable[..., str],
 ) -> None:
     url = pgbouncer()

@@ -121,8 +121,8 @@ class Plain(PostgresBackend):
         super().__init__(*arguments)
         self._executor.__class__ = RuleExecutor
 
-    async def write(self, operation: Any, **promises: Any) -> Any:
-        return await super().write(operation, **{**promises, "single_write": False})
+    async def write(self, operation: Any, **flags: Any) -> Any:
+        return await super().write(operation, **{**flags, "single_write": False})
 
     async def read(self, operation: Any, *, view: Any = None) -> Any:
         return await super().read(operation)

@@ -19,7 +19,7 @@ from holdfast.errors import InvalidRequest, NestedCall, StoreClosed, StoreForked
 from holdfast.interrupts import OfThisThread
 from holdfast.loop_budget import BudgetExceeded, is_limited
 from holdfast.open_transaction import refuse_inside
-from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, Promises
+from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags
 from holdfast.ports.freshness import Freshness, foreign
 from holdfast.read_only import ReadingBackend
 from holdfast.rows import EventFilter, ViewQuery
@@ -51,13 +51,13 @@ class MemoryBackend(LocalBackend):
         """Return no statements: memory has no schema."""
         return ""
 
-    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
+    async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
         """Run an operation alone. Keep its staged writes only if it returns."""
         self._check_usable()
         refuse_inside(self, "this write")
         while True:
             try:
-                return await self._locked(partial(self._write, operation), heavy=promises.get("heavy", False))
+                return await self._locked(partial(self._write, operation), heavy=flags.get("heavy", False))
             except Held as held:
                 await held.transaction.wait_end()
 

@@ -1,7 +1,7 @@
 """The PostgreSQL backend of an async store: tasks of any event loop may use it.
 
 Tasks of the loop that opened it use its own connections, as before. All others share the connections of a second
-backend on a background loop (see `other_loops`). A lent pool has no second set: its loop does the work of all.
+backend on a background loop (see `other_loops`). A caller's pool has no second set: its loop does the work of all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.backends.postgres.loop_thread import LoopThread
 from holdfast.backends.postgres.other_loops import OtherLoops, Undo, on_loop
 from holdfast.errors import InvalidRequest
 from holdfast.open_transaction import refuse_inside
-from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, Promises
+from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
@@ -47,7 +47,7 @@ class AnyLoopPostgres(PostgresBackend):
         opened = await super().open(url, options, clock, thread)
         assert isinstance(opened, AnyLoopPostgres)
         await anext(opened._loop_end)
-        if opened._address.lent is None:
+        if opened._address.caller_pool is None:
             opened._others = OtherLoops(partial(PostgresBackend.open, url, options, clock))
         return opened
 
@@ -72,12 +72,12 @@ class AnyLoopPostgres(PostgresBackend):
             raise InvalidRequest("store", "has a pool of an event loop that does not run: open the store with a URL")
         return await on_loop(self._loop, partial(call, self), undo)
 
-    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
+    async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
         """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace."""
         if self._is_home:
-            return await super().write(operation, **promises)
+            return await super().write(operation, **flags)
         refuse_inside(self, "this write")
-        return await self._elsewhere(lambda other: other.write(operation, **promises))
+        return await self._elsewhere(lambda other: other.write(operation, **flags))
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation that only reads, in one snapshot."""

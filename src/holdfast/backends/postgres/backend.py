@@ -38,7 +38,7 @@ from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, StoreForked, Unavailable
 from holdfast.log import DEBUG, INFO, log_event
 from holdfast.open_transaction import refuse_inside
-from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, Promises, Transaction
+from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags, Transaction
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
@@ -76,7 +76,7 @@ class PostgresBackend:
         self._process_id = os.getpid()
         self._texts = statements_of(options.schema)
         self._watch = ServerWatch(self._start_over)
-        self._executor = Executor(connections, self._texts, options, clock, self._watch, lent=address.lent is not None)
+        self._executor = Executor(connections, self._texts, options, clock, self._watch)
         if isinstance(connections, Pool) and not self._executor.pooled:
             connections.identify_server = self._executor.identify_server
         self._session_queue = SessionQueue()
@@ -121,10 +121,10 @@ class PostgresBackend:
         """Connect, and create or migrate the schema if needed. Without a clock, use the server's."""
         address = Address(url, options)
         connections: Connections
-        if address.lent is None:
+        if address.caller_pool is None:
             connections = cls.pool_class(address.connect, options)
         else:
-            connections = CallerPool(address.lent, options)
+            connections = CallerPool(address.caller_pool, options)
         backend = cls(address, connections, options, clock, thread)
         try:
             await backend._retried(backend._prepare)
@@ -160,19 +160,19 @@ class PostgresBackend:
 
     # Operations.
 
-    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
+    async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
         """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace.
 
         With `single_write`, a server function first tries it without a transaction (see `single_trip`).
         """
         refuse_inside(self, "this write")
-        serialize_on = promises.get("serialize_on")
-        state = RetryState(idempotent=promises.get("idempotent", False), heavy=promises.get("heavy", False))
+        serialize_on = flags.get("serialize_on")
+        state = RetryState(idempotent=flags.get("idempotent", False), heavy=flags.get("heavy", False))
 
         async def run() -> tuple[T, list[str]]:
             held = serialize_on is not None and await self._session_queue.enter(serialize_on)
             try:
-                in_one_trip = promises.get("single_write", False) and not state.is_retry
+                in_one_trip = flags.get("single_write", False) and not state.is_retry
                 answer = await self._executor.in_one_trip(operation, state) if in_one_trip else None
                 return await self._executor.in_transaction(operation, state, writes=True) if answer is None else answer
             finally:
@@ -317,8 +317,7 @@ class PostgresBackend:
         return ProvenConnections(pool, self._executor.runner, self._options.schema, self._identify, timeline_check)
 
     def _reading_executor(self, connections: Connections, options: PostgresOptions) -> Executor:
-        lent = isinstance(connections, CallerPool)
-        executor = Executor(connections, self._texts, options, self._clock, ServerWatch(_nothing), lent=lent)
+        executor = Executor(connections, self._texts, options, self._clock, ServerWatch(_nothing))
         executor.distribution = self._executor.distribution
         return executor
 
@@ -371,7 +370,7 @@ class PostgresBackend:
         else:
             await self._connections.discard(connection)
 
-    # Lending.
+    # Transactions of the caller.
 
     def within(self, connection: object) -> PostgresCallerTransaction:
         """Return this store inside a transaction of a caller's asyncpg connection to the same database."""
@@ -394,9 +393,10 @@ class PostgresBackend:
             self._identify,
             self._executor.distribution,
         )
-        # A connection of the store's own lent pool needs no proof, which would take a second connection of that pool.
+        # A connection of the store's pool needs no proof, which would take a second connection of that pool.
         pool = getattr(getattr(connection, "_holder", None), "_pool", None)
-        return PostgresCallerTransaction(connection, parts, identified=pool is not None and pool is self._address.lent)
+        identified = pool is not None and pool is self._address.caller_pool
+        return PostgresCallerTransaction(connection, parts, identified=identified)
 
     async def _identify(self, *, anew: bool = False) -> Values:
         """Return the identity of the schema and its database, cached unless `anew`."""

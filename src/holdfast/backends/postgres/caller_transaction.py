@@ -1,4 +1,4 @@
-"""Run operations in savepoints of a lent transaction, which the store neither ends nor runs again.
+"""Run operations in savepoints of a caller's transaction, which the store neither ends nor runs again.
 
 Operations lock first, and then read what was committed meanwhile. A transaction at REPEATABLE READ or SERIALIZABLE
 keeps reading its old snapshot. So it runs only operations whose every fact is locked, written or guarded by a unique
@@ -33,7 +33,7 @@ from holdfast.backends.postgres.thread_offload import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import HoldfastError, InvalidRequest, Unavailable
 from holdfast.open_transaction import CallerTransaction
-from holdfast.ports import Clock, Operation, Promises
+from holdfast.ports import Clock, Operation, OperationFlags
 from holdfast.statements import Statements
 from holdfast.table_catalog import table_names
 from holdfast.wait import Waiting
@@ -141,7 +141,7 @@ class Identity(Protocol):
 
 
 class StoreParts(NamedTuple):
-    """Parts of a store that operations on a lent connection use."""
+    """Parts of a store that operations on a caller's connection use."""
 
     texts: Statements
     schema: str
@@ -196,7 +196,7 @@ class SnapshotTransaction(PostgresTransaction):
 
 
 class PostgresCallerTransaction(CallerTransaction):
-    """Implements `ports.Backend` inside transactions of one lent connection."""
+    """Implements `ports.Backend` inside transactions of one caller's connection."""
 
     durability: Literal["ephemeral", "durable"] = "durable"
     schema_version = SCHEMA_VERSION
@@ -215,12 +215,12 @@ class PostgresCallerTransaction(CallerTransaction):
         """Return the statements that create the schema."""
         return ddl_text(self._parts.schema)
 
-    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
-        """Run an operation in the lent transaction. If it raises, the transaction is as it was before."""
-        return await self._run(operation, writes=True, heavy=promises.get("heavy", False))
+    async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
+        """Run an operation in the caller's transaction. If it raises, the transaction is as it was before."""
+        return await self._run(operation, writes=True, heavy=flags.get("heavy", False))
 
     async def read(self, operation: Operation[T], *, view: r.ViewQuery | r.EventFilter | None = None) -> T:
-        """Run an operation that only reads, in the lent transaction's snapshot if it has one."""
+        """Run an operation that only reads, in the snapshot of the caller's transaction if it has one."""
         return await self._run(operation, writes=False)
 
     async def _run(self, operation: Operation[T], *, writes: bool, heavy: bool = False) -> T:
@@ -360,7 +360,7 @@ class PostgresCallerTransaction(CallerTransaction):
         return await self._parts.waiting.offload(call)
 
     def drive(self, work: Awaitable[T]) -> T:
-        """Never reached: connections are lent only to stores that run on an event loop."""
+        """Never reached: callers pass connections only to stores that run on an event loop."""
         close = getattr(work, "close", None)
         if callable(close):
             close()
@@ -375,16 +375,16 @@ def checked(connection: Any, loop: asyncio.AbstractEventLoop) -> Connection:
     """Return the connection if it is asyncpg's, or its pool's, in a transaction and of this event loop."""
     if not isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
         raise InvalidRequest("connection", f"must be a connection of asyncpg, not {type(connection).__name__}")
-    lent = cast("Any", connection)
+    given = cast("Any", connection)
     try:
-        closed = lent.is_closed()
+        closed = given.is_closed()
     except asyncpg.InterfaceError:
         raise InvalidRequest("connection", "was given back to its pool") from None
     if closed:
         raise InvalidRequest("connection", "is closed")
-    if getattr(lent, "_loop", loop) is not loop:
+    if getattr(given, "_loop", loop) is not loop:
         raise InvalidRequest("connection", "belongs to another event loop than the store")
-    if not lent.is_in_transaction():
+    if not given.is_in_transaction():
         raise InvalidRequest("connection", "is in no transaction: begin one first")
-    found: Connection = lent
+    found: Connection = given
     return found

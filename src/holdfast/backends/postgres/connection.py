@@ -27,7 +27,7 @@ STATEMENT_CACHE = 512
 
 
 class Connection(Protocol):
-    """The part of an asyncpg connection that is used here, for own and lent connections."""
+    """The part of an asyncpg connection that is used here, for own connections and those of callers."""
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str: ...
     async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> list[Any]: ...
@@ -188,7 +188,7 @@ class StatementRunner:
         return answer
 
     async def _listening(self, committing: Coroutine[Any, Any, T]) -> tuple[T, list[object]]:
-        """Return a commit's answer and the warnings about replication. A lent connection has no listener of its own."""
+        """Return a commit's answer and the warnings about replication. A caller's connection has no own listener."""
         warnings: list[object] = []
         heed = partial(collect_replication_warning, warnings)
         try:

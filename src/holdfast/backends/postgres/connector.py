@@ -72,10 +72,10 @@ class OwnConnection(asyncpg.Connection):
 
 
 class Address:
-    """The address of the database and how to connect to it, or a lent pool."""
+    """The address of the database and how to connect to it, or a caller's pool."""
 
     def __init__(self, url: Any, options: PostgresOptions) -> None:
-        self.lent: Any = None if isinstance(url, str) else url
+        self.caller_pool: Any = None if isinstance(url, str) else url
         self._url = dsn.check("url", url) if isinstance(url, str) else ""
         self._listen_url = (
             self._url if options.listen_url is None else dsn.check("options.listen_url", options.listen_url)
@@ -85,10 +85,10 @@ class Address:
         self.read_label = None if self._read_url is None else dsn.label_of(self._read_url)
         self.plans_once = True
         """Plan a statement once for all parameters, and not for those of each call."""
-        self.label = LABEL if self.lent is not None else dsn.label_of(self._url)
+        self.label = LABEL if self.caller_pool is not None else dsn.label_of(self._url)
         # A transaction pooler gives each transaction another server connection, so that LISTEN has no effect.
         self.can_listen = options.listen_url is not None or options.pooler == "none"
-        self.listens_apart = self.lent is None or options.listen_url is not None
+        self.listens_apart = self.caller_pool is None or options.listen_url is not None
 
     async def connect(self, timeout_s: float) -> Connection:
         """Open a connection for operations."""

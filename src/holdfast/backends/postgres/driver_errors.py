@@ -122,7 +122,7 @@ STATEMENT_POOLING: Final = "transaction blocks not allowed in statement pooling 
 """PgBouncer's error for a transaction with pool_mode = statement."""
 
 CONNECTION_GONE: Final = ("closed", "terminated", "released back to the pool")
-"""Words in the driver's errors for a connection that is gone; a lent pool takes a lost one back at once."""
+"""Words in the driver's errors for a connection that is gone; a caller's pool takes a lost one back at once."""
 
 UNSUPPORTED: Final = ("0A", "42601")
 """SQLSTATEs for an unsupported feature or syntax. Never a sign of damage."""

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 from holdfast.backends.postgres.connection import Connection, Counter, Distribution, LateRunner, StatementRunner
 from holdfast.backends.postgres.connector import CONNECT_TIMEOUT_S, silence_ms
 from holdfast.backends.postgres.driver_errors import DriverFailure, is_in_doubt
-from holdfast.backends.postgres.pool import Connections
+from holdfast.backends.postgres.pool import CallerPool, Connections
 from holdfast.backends.postgres.positions import UNKNOWN, system_text
 from holdfast.backends.postgres.prefetch import prefetch
 from holdfast.backends.postgres.row_cache import RowCache
@@ -74,8 +74,6 @@ class Executor:
         options: PostgresOptions,
         clock: Clock | None,
         watch: ServerWatch,
-        *,
-        lent: bool,
     ) -> None:
         self.connections = connections
         self.cache = RowCache(clock, watch.remember)
@@ -90,7 +88,7 @@ class Executor:
         self.texts = texts
         self._options = options
         self._clock = clock
-        self._limits_each_time = self.pooled or lent
+        self._limits_each_time = self.pooled or isinstance(connections, CallerPool)
         self._limits = limits_text(options) if self._limits_each_time else ""
         limit_ms = options.statement_timeout_ms
         self.timeout_s = None if limit_ms is None else limit_ms / 1000 + GRACE_S
@@ -152,9 +150,9 @@ class Executor:
 
     async def _proceed(self, runner: LateRunner, operation: Operation[T], trip_state: TripState, steps: Steps) -> T:
         # Needs a transaction behind a pooler, where otherwise the two messages of one statement may reach two servers;
-        # on a lent connection, for its limits; and with a test clock, which the function cannot read: if the clock was
-        # moved meanwhile, the trip is rolled back. Not for a test clock on a cluster: a client transaction would keep
-        # the function from running on the node that has the rows.
+        # on a caller's connection, for its limits; and with a test clock, which the function cannot read: if the clock
+        # was moved meanwhile, the trip is rolled back. Not for a test clock on a cluster: a client transaction would
+        # keep the function from running on the node that has the rows.
         trip_state.begun = self._begins_trips
         if trip_state.begun:
             await runner.connect()

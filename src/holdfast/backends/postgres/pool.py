@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from holdfast.backends.postgres.connection import Connection, cut_off, statements_of
 from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure
-from holdfast.backends.postgres.pooler_check import check_lent
+from holdfast.backends.postgres.pooler_check import check_caller_pool
 from holdfast.errors import HoldfastError, PoolTimeout, StoreClosed
 from holdfast.next_step import RETRY, NextStep
 from holdfast.records.options import PostgresOptions
@@ -22,7 +22,7 @@ CLOSE_TIMEOUT_S = 2.0
 """Graceful-close timeout before a connection is terminated."""
 
 LABEL = "PostgreSQL"
-"""Name in messages for a database that is reached through a lent pool."""
+"""Name in messages for a database that is reached through a caller's pool."""
 
 TIDY_LEAST_S, TIDY_MOST_S = 0.02, 30.0
 """Bounds of the interval at which idle connections are checked."""
@@ -293,7 +293,7 @@ class Pool:
 
 
 class CallerPool:
-    """Implements `Connections` with a lent pool, which the caller keeps and closes."""
+    """Implements `Connections` with a caller's pool, which the caller keeps and closes."""
 
     def __init__(self, pool: Any, options: PostgresOptions) -> None:
         self._pool = pool
@@ -310,7 +310,7 @@ class CallerPool:
         behind: object = getattr(connection, "_con", connection)
         if behind not in self._checked:
             try:
-                await check_lent(connection, self._texts, LABEL, self._pooler)
+                await check_caller_pool(connection, self._texts, LABEL, self._pooler)
             except HoldfastError:
                 await self.release(connection)
                 raise
@@ -338,7 +338,7 @@ class CallerPool:
             cut_off(connection)
 
     async def discard(self, connection: Connection) -> None:
-        """Terminate the connection in the background. The lent pool opens another one when it needs one."""
+        """Terminate the connection in the background. The caller's pool opens another one when it needs one."""
         chore = asyncio.get_running_loop().create_task(self._cut_off(connection))
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
@@ -349,7 +349,7 @@ class CallerPool:
             await self._pool.release(connection)
 
     async def discard_idle(self) -> None:
-        """Expire all connections: the lent pool replaces each when it is next acquired."""
+        """Expire all connections: the caller's pool replaces each when it is next acquired."""
         with suppress(*DRIVER_ERRORS):
             await self._pool.expire_connections()
 

@@ -38,8 +38,8 @@ async def check_own(connection: Connection, texts: Statements, place: str, field
         raise behind_pooler(place, field)
 
 
-async def check_lent(connection: Connection, texts: Statements, place: str, pooler: str) -> None:
-    """Refuse a connection of a lent pool if it leads through a pooler and is not made for one."""
+async def check_caller_pool(connection: Connection, texts: Statements, place: str, pooler: str) -> None:
+    """Refuse a connection of a caller's pool if it leads through a pooler and is not made for one."""
     try:
         pooled = await is_behind_pooler(connection, texts["find_pooler+"])
     except DRIVER_ERRORS as error:

@@ -228,7 +228,7 @@ async def _give_back(
             verdict, session_key = CLAIMED[call.call.name]
             if row[verdict] == "claimed":
                 with suppress(DriverFailure):
-                    await runner.run("give_back_at_once", row[session_key], call.call.claims_with)
+                    await runner.run("give_back_claim", row[session_key], call.call.claims_with)
 
 
 def _fail(calls: Sequence[Waiting], error: Callable[[], Exception]) -> None:

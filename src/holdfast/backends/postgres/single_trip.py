@@ -141,7 +141,7 @@ class SingleTrip(RunFunctions, TurnFunctions):
         """Give back a durable claim that cannot be handed out, because its batches are damaged."""
         if self.answered and self._claimed is not None:
             await self._late_runner.connect()
-            await self._runner.run("give_back_at_once", *self._claimed)
+            await self._runner.run("give_back_claim", *self._claimed)
 
     def learn(self) -> None:
         """Cache the written rows, now that they are durable. Not before: a wrong hint could match by chance one day."""

@@ -25,7 +25,7 @@ from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
 from holdfast.interrupts import start_thread, undisturbed
 from holdfast.open_transaction import refuse_inside
-from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, Promises, Transaction
+from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags, Transaction
 from holdfast.ports.freshness import Freshness, foreign
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PRIVATE, SqliteOptions
@@ -100,7 +100,7 @@ class SqliteBackend(LocalBackend):
         """Return the statements that create the schema."""
         return schema_text()
 
-    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
+    async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
         """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace."""
         self._check_usable()
         refuse_inside(self, "this write")

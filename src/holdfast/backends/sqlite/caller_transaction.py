@@ -1,6 +1,6 @@
-"""Run operations in savepoints of a lent transaction, in the caller's thread.
+"""Run operations in savepoints of a caller's transaction, in the caller's thread.
 
-The lent connection must keep the store's guarantees, and belong to the SQLite library that this backend uses. Two
+The caller's connection must keep the store's guarantees, and belong to the SQLite library that this backend uses. Two
 copies of SQLite in one process, such as apsw's and the standard library's, do not know of each other's locks: when one
 closes the file, the operating system drops the locks of the other, and two writers may write at once.
 """
@@ -26,7 +26,7 @@ from holdfast.clock import read_clock
 from holdfast.errors import InvalidRequest, Unavailable
 from holdfast.interrupts import raised_by_handler
 from holdfast.open_transaction import CallerTransaction
-from holdfast.ports import Clock, Operation, Promises
+from holdfast.ports import Clock, Operation, OperationFlags
 from holdfast.records.options import SqliteOptions
 from holdfast.rows import EventFilter, ViewQuery
 from holdfast.wait import Waiting, run_made, run_to_end
@@ -41,7 +41,7 @@ def table_names() -> str:
 
 
 class CallerConnection:
-    """A lent connection with cursors of its own, so that the caller's settings do not change the rows read here."""
+    """A caller's connection with cursors of its own, so that the caller's settings do not change the rows read here."""
 
     __slots__ = ("_connection",)
 
@@ -73,7 +73,7 @@ class CallerConnection:
 
     @property
     def in_transaction(self) -> bool:
-        """True while the lent transaction is open."""
+        """True while the caller's transaction is open."""
         return self._connection.in_transaction
 
 
@@ -90,7 +90,7 @@ def _as_bytes(_: object, __: object, value: bytes) -> bytes:
 
 
 class CallerRunner(StatementRunner):
-    """A statement runner over a lent connection, which it does not open, configure or close."""
+    """A statement runner over a caller's connection, which it does not open, configure or close."""
 
     __slots__ = ()
 
@@ -98,7 +98,7 @@ class CallerRunner(StatementRunner):
         """Use a connection to the file at `place`. Errors use `path`, as the caller wrote it."""
         self.path = path
         self.statements_run = 0
-        # A statement outside of the lent transaction would be committed on its own.
+        # A statement outside of the caller's transaction would be committed on its own.
         self.in_group = True
         self._texts = statements()
         self._budget = Budget(place)
@@ -111,7 +111,7 @@ class CallerRunner(StatementRunner):
 
 
 class SqliteCallerTransaction(CallerTransaction):
-    """Implements `ports.Backend` inside transactions of one lent connection."""
+    """Implements `ports.Backend` inside transactions of one caller's connection."""
 
     durability: Literal["ephemeral", "durable"] = "durable"
     schema_version = SCHEMA_VERSION
@@ -145,8 +145,8 @@ class SqliteCallerTransaction(CallerTransaction):
         """Return the statements that create the schema."""
         return schema_text()
 
-    async def write(self, operation: Operation[T], **promises: Unpack[Promises]) -> T:
-        """Run an operation in the lent transaction. If it raises, the transaction is as it was before."""
+    async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
+        """Run an operation in the caller's transaction. If it raises, the transaction is as it was before."""
         self._check_usable()
         with self._lock:
             self._admit()

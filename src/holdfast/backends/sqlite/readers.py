@@ -59,7 +59,7 @@ class Readers:
         self._changed = threading.Condition()
         self._idle: list[StatementRunner] = []
         self._waiting: deque[Future[StatementRunner | None]] = deque()
-        self._lent = 0
+        self._in_use = 0
         self._main = MainReader()
         self._closed = False
 
@@ -67,7 +67,7 @@ class Readers:
         """Run an operation that only reads, in one snapshot."""
         if in_main_thread():
             return self._run_in_main(operation)
-        with self._borrowed() as runner:
+        with self._acquired() as runner:
             return self._run_on(runner, operation)
 
     def _run_in_main(self, operation: Operation[T]) -> T:
@@ -106,7 +106,7 @@ class Readers:
         return in_main_thread() and self._main.busy
 
     @contextmanager
-    def _borrowed(self) -> Generator[StatementRunner, None, None]:
+    def _acquired(self) -> Generator[StatementRunner, None, None]:
         runner = self._take()
         try:
             if runner is None:
@@ -120,8 +120,8 @@ class Readers:
         with self._changed:
             if self._closed:
                 raise StoreClosed
-            if not self._waiting and (self._idle or self._lent < self._options.readers):
-                self._lent += 1
+            if not self._waiting and (self._idle or self._in_use < self._options.readers):
+                self._in_use += 1
                 # The most recently used one has the warmest cache.
                 return self._idle.pop() if self._idle else None
             turn: Future[StatementRunner | None] = Future()
@@ -163,7 +163,7 @@ class Readers:
                 # Handed over, and not put back: otherwise the releasing thread could take it again before all waiters.
                 self._waiting.popleft().set_result(runner)
                 return
-            self._lent -= 1
+            self._in_use -= 1
             if runner is not None:
                 self._idle.append(runner)
             self._changed.notify_all()
@@ -181,7 +181,7 @@ class Readers:
             self._closed = True
             while self._waiting:
                 self._waiting.popleft().set_exception(StoreClosed())
-            self._changed.wait_for(lambda: self._lent == 0)
+            self._changed.wait_for(lambda: self._in_use == 0)
             idle, self._idle = self._idle, []
         # Polled, because the main thread may be interrupted before it could notify.
         while self._main.busy:

@@ -59,7 +59,7 @@ SELECT
             AND (committed_at_ms <> $5::bigint OR fingerprint <> $6::text)
     )
 
--- Savepoint around one operation inside a lent transaction.
+-- Savepoint around one operation inside a caller's transaction.
 -- name: save_operation
 SAVEPOINT holdfast_operation
 
@@ -84,7 +84,7 @@ ROLLBACK TO SAVEPOINT holdfast_operation
 SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN pg_logical_emit_message(true, 'holdfast', '') END;
 RELEASE SAVEPOINT holdfast_operation
 
--- Returns the clock, the isolation level and access mode of the lent transaction, its server process, the values of the
+-- Returns the clock, the isolation level and access mode of the caller's transaction, its server process, the values of the
 -- settings $1, and one of the tables $3 in schema $2 whose rows row-level security may hide from the caller's role.
 -- name: enter_transaction
 SELECT
@@ -170,7 +170,7 @@ SELECT
     END
     -- end part
 
--- Only in a transaction of its own, never in a lent one: it commits without waiting for the disk. The changes that it
+-- Only in a transaction of its own, never in that of a caller: it commits without waiting for the disk. The changes that it
 -- announces are durable already.
 -- name: notify
 SELECT

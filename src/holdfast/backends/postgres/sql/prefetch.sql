@@ -2,7 +2,7 @@
 -- fields.
 
 -- Gives back a claim that could not be handed out. Its fence stays used.
--- name: give_back_at_once
+-- name: give_back_claim
 WITH held AS (
     SELECT DISTINCT
         batch.kind,

@@ -21,7 +21,7 @@ ROLLBACK TO member
 -- name: release_member
 RELEASE member
 
--- Savepoint around one operation inside a lent transaction.
+-- Savepoint around one operation inside a caller's transaction.
 -- name: save_operation
 SAVEPOINT holdfast_operation
 
