@@ -49,6 +49,15 @@ def test_the_tutorial_fits_a_narrow_terminal() -> None:
     assert [line for line in PAGE.read_text(encoding="utf-8").splitlines() if len(line) > 80] == []
 
 
+def test_the_example_and_the_code_on_front_pages_fit_a_narrow_terminal() -> None:
+    code = [AGENT.read_text(encoding="utf-8")]
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        blocks = re.findall(r"^```\w+\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        assert len(blocks) > 1, page
+        code += blocks
+    assert [line for text in code for line in text.splitlines() if len(line) > 80] == []
+
+
 def test_the_tutorial_can_be_run_twice(tmp_path: Path) -> None:
     program = tmp_path / "tutorial.py"
     program.write_text("\n".join(FENCE.findall(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")

@@ -1,6 +1,8 @@
-"""A small agent that may be killed at any moment: another worker continues, and nothing is stored twice.
+"""A small agent that may be killed at any moment.
 
-This is the example to copy. Start `holdfast worker agent:worker` as often as you like, on any number of machines.
+Another worker continues, and nothing is stored twice. This is the example to
+copy. Start `holdfast worker agent:worker` as often as you like, on any number
+of machines.
 """
 
 from __future__ import annotations
