@@ -408,6 +408,7 @@ def signature(name: str, function: Callable[..., object], *, oneline: bool = Fal
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             parts.append("*")
+        keyword_only |= parameter.kind is parameter.VAR_POSITIONAL
         parts.append(_parameter(parameter))
     gives = f" -> {described.return_annotation}"
     short = f"{name}({', '.join(parts)}){gives}"
@@ -417,7 +418,7 @@ def signature(name: str, function: Callable[..., object], *, oneline: bool = Fal
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
     text = f"{stars}{parameter.name}: {parameter.annotation}"
     return text if parameter.default is parameter.empty else f"{text} = {shown_value(parameter.default)}"
 

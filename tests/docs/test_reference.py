@@ -49,6 +49,16 @@ def test_the_committed_reference_is_current(reference: ModuleType) -> None:
     assert reference.outdated() == [], "run: python tools/reference.py"
 
 
+def test_a_signature_shows_which_arguments_may_be_repeated(reference: ModuleType) -> None:
+    def function(first: "int", *rest: "str", flag: "bool" = False, **named: "int") -> "None": ...
+
+    def plain(first: "int", *, flag: "bool" = False) -> "None": ...
+
+    shown = "f(first: int, *rest: str, flag: bool = False, **named: int) -> None"
+    assert reference.signature("f", function) == shown
+    assert reference.signature("f", plain) == "f(first: int, *, flag: bool = False) -> None"
+
+
 @pytest.mark.parametrize("place", public_names.places())
 def test_a_public_name_is_in_the_index_and_on_the_page_that_it_links_to(place: str) -> None:
     index = (FOLDER / "index.md").read_text(encoding="utf-8")
