@@ -12,8 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src", "tests", "tools", "benchmarks", "examples")
 SPOKEN = ("src", "tools", "benchmarks", "examples")
 """Folders whose string literals are errors, help, log lines, or lines of a generated page."""
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "RELIABILITY.md", "docs", "benchmarks")
-CHANGELOG_IS_CHECKED = False
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "RELIABILITY.md", "docs", "benchmarks")
 
 OPENING = r"(?:What|Who|Whom|Whose|Whoever|Whatever|Whether|How|Which|Those who)\b(?![^.!?\n]*\?)"
 """Questions are not meant."""
@@ -101,8 +100,7 @@ def sources(*endings: str) -> list[Path]:
 
 
 def pages() -> list[Path]:
-    names = [*PAGES, "CHANGELOG.md"] if CHANGELOG_IS_CHECKED else PAGES
-    return [path for name in names for path in ([ROOT / name] if name.endswith(".md") else (ROOT / name).rglob("*.md"))]
+    return [path for name in PAGES for path in ([ROOT / name] if name.endswith(".md") else (ROOT / name).rglob("*.md"))]
 
 
 def test_docstrings_comments_and_messages_are_plain() -> None:

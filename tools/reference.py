@@ -418,7 +418,8 @@ def signature(name: str, function: Callable[..., object], *, oneline: bool = Fal
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    kind = parameter.kind
+    stars = "*" if kind is parameter.VAR_POSITIONAL else "**" if kind is parameter.VAR_KEYWORD else ""
     text = f"{stars}{parameter.name}: {parameter.annotation}"
     return text if parameter.default is parameter.empty else f"{text} = {shown_value(parameter.default)}"
 

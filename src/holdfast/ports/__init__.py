@@ -130,7 +130,7 @@ IsLeft: TypeAlias = Callable[[], bool]
 
 
 class OperationFlags(TypedDict, total=False):
-    """What an operation that writes promises. A database may use them, or ignore them."""
+    """Facts that hold for an operation that writes. A database may use them, or ignore them."""
 
     single_write: bool
     """It writes once, at its end: a database may let it decide on cached rows, and prove them where it writes."""
