@@ -73,18 +73,18 @@ def _everywhere(
             yield from every(listing, one.session_id, limit=STRETCH)
 
 
-def _unknown(session_id: str, batch_id: str) -> Refused:
-    return Refused(f"session {session_id!r} has no batch {batch_id!r}: see queue list")
+def _require_batch(store: holdfast.BlockingStore, session_id: str, batch_id: str) -> holdfast.WorkBatch:
+    batch = store.queue.get(session_id, batch_id)
+    if batch is None:
+        require_session(store, session_id)
+        raise Refused(f"session {session_id!r} has no batch {batch_id!r}: see queue list")
+    return batch
 
 
 def show(call: Call) -> int:
     """Show one batch with its payloads."""
     with call.store() as store:
-        batch = store.queue.get(call.options.session, call.options.batch)
-        if batch is None:
-            require_session(store, call.options.session)
-    if batch is None:
-        raise _unknown(call.options.session, call.options.batch)
+        batch = _require_batch(store, call.options.session, call.options.batch)
     if call.options.json:
         call.terminal.json(batch)
         return 0
@@ -118,10 +118,7 @@ def cancel(call: Call) -> int:
     """Cancel one pending batch."""
     session_id, batch_id = call.options.session, call.options.batch
     with call.store() as store:
-        there = store.queue.get(session_id, batch_id)
-        if there is None:
-            require_session(store, session_id)
-            raise _unknown(session_id, batch_id)
+        there = _require_batch(store, session_id, batch_id)
         batch = None
         if there.state == "pending":
             call.confirm(f"Cancel batch {batch_id!r} of session {session_id!r}?")
@@ -177,10 +174,7 @@ def _revise(
 ) -> int:
     session_id, batch_id = call.options.session, call.options.batch
     with call.store() as store:
-        there = store.queue.get(session_id, batch_id)
-        if there is None:
-            require_session(store, session_id)
-            raise _unknown(session_id, batch_id)
+        there = _require_batch(store, session_id, batch_id)
         batch = None
         if there.state == "dead":
             call.confirm(f"{verb} batch {batch_id!r} of session {session_id!r}?")
@@ -198,10 +192,7 @@ def release(call: Call) -> int:
     """End the claim on a batch."""
     session_id, batch_id = call.options.session, call.options.batch
     with call.store() as store:
-        there = store.queue.get(session_id, batch_id)
-        if there is None:
-            require_session(store, session_id)
-            raise _unknown(session_id, batch_id)
+        there = _require_batch(store, session_id, batch_id)
         released: tuple[holdfast.WorkBatch, ...] = ()
         if there.state == "claimed":
             call.confirm(f"End the claim of {there.claimed_by!r} on batch {batch_id!r} of session {session_id!r}?")
