@@ -14,7 +14,7 @@
     │   ├── SubscriptionConflict    this subscription key was used for another definition
     │   ├── NodeConflict            this node id was used for another node
     │   ├── AlreadyTerminal         the process has ended
-    │   ├── NotRetryable            the run continues, or has a result
+    │   ├── NotRetryable            the run has not ended, or has a result
     │   ├── LeaseHeld               another owner holds the lease
     │   ├── LeaseLost               the lease is no longer held
     │   ├── ClaimLost               the claimed work is no longer held

@@ -47,7 +47,7 @@ def test_a_schedule_is_paused_and_resumed(on: Any) -> None:
     assert on("schedules", "pause", "nightly").out == "paused nightly\n"
     assert on("schedules", "pause", "nightly", "--json").json["next_tick_ms"] is None
     assert "paused" in on("schedules", "list").out
-    assert on("schedules", "resume", "nightly").out.startswith("nightly continues at 20")
+    assert on("schedules", "resume", "nightly").out.startswith("nightly resumes at 20")
     assert on("schedules", "resume", "nightly", "--json").json["paused"] is False
 
 

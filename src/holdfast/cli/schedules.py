@@ -56,7 +56,7 @@ def resume(call: Call) -> int:
     """Resume a schedule."""
     with call.store() as store:
         schedule = store.schedules.resume(call.options.name)
-    return _show(call, schedule, f"{schedule.name} continues at {_time(schedule.next_tick_ms)}")
+    return _show(call, schedule, f"{schedule.name} resumes at {_time(schedule.next_tick_ms)}")
 
 
 def _show(call: Call, schedule: holdfast.schedules.Schedule, line: str) -> int:

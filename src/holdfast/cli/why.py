@@ -1,4 +1,4 @@
-"""`holdfast why`: says why a session, a process or a schedule does not continue, and which command helps."""
+"""`holdfast why`: explains why a session, a process or a schedule is stuck, and names the command that helps."""
 
 from __future__ import annotations
 

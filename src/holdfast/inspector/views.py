@@ -111,7 +111,7 @@ async def sessions(store: holdfast.Store, query: Query) -> View:
 
 
 async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
-    """Show one conversation, its turns, its queue, and why it does not continue."""
+    """Show one conversation, its turns, its queue, and why it is stuck."""
     handle = store.sessions.handle(session_id)
     at = _whole(query.get("at"))
     view, is_cut = await _newest(handle, at)

@@ -1,4 +1,4 @@
-"""Explain why a session or a schedule does not continue. Facts in, causes out, each with its remedy."""
+"""Explain why a session or a schedule is stuck. Facts in, causes out, each with its remedy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A handle on one run: its result, its events as they come, signals to it, and its cancellation.
 
-If the run continued as a new one, each call continues with that.
+If the run continued as a new one, each call acts on that one.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Address:
                 # Planning takes longer than running, too. Rows are looked up by key, so one plan fits all values; by
                 # default, the planner would make a new plan each time, because it assumes that every array is long.
                 "plan_cache_mode": "force_generic_plan" if self.plans_once else "auto",
-                # A plan made while a table was empty would continue scanning all of it when it is large.
+                # A plan made while a table was empty would keep scanning all of it when it is large.
                 "enable_seqscan": "off",
                 "enable_bitmapscan": "off",
                 # A statement outside a transaction has no BEGIN that sets these.

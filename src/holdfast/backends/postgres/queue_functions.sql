@@ -1137,7 +1137,7 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    -- A session that offers work continues offering it: this claim blocked no other, because an exclusive claim leaves
+    -- A session that offers work keeps offering it: this claim blocked no other, because an exclusive claim leaves
     -- nothing on offer. Otherwise lock the row before the batches, as claims do.
     PERFORM 1
     FROM {schema}.ready

@@ -2,7 +2,7 @@
 
 A statement that waited for a row lock decides on a snapshot older than the row, and has to run again; one that finds
 the row free does not. Only speed depends on this queue: the server still serializes access to the row, and a caller
-that has waited long enough continues to wait there, like those of other processes.
+that has waited long enough keeps waiting there, like those of other processes.
 """
 
 from __future__ import annotations
