@@ -54,18 +54,23 @@ class LostFields(TypeError):
     """An object of a derived class would come back without its further fields."""
 
 
-def documents_of(value: Any, field: str = "args") -> Any:
-    """Return what `plain` makes of a value that is not a document; None if that is nothing else, or cannot be made.
+def as_documents(value: Any, field: str = "args") -> Any:
+    """Return what `plain` makes of a value, or the value if that cannot be made: a store refuses it with the reason.
 
     Raises `InvalidRequest` if a model would lose fields.
     """
     try:
-        documents = plain(value)
-        return None if documents == value else documents
+        return plain(value)
     except LostFields as error:
         raise InvalidRequest(field, str(error)) from None
     except (RecursionError, TypeError, ValueError, NotImplementedError):
-        return None
+        return value
+
+
+def documents_of(value: Any, field: str = "args") -> Any:
+    """Return what `as_documents` makes of a value that is not a document, None if that is nothing else."""
+    documents = as_documents(value, field)
+    return None if documents is value or documents == value else documents
 
 
 def encoded(value: Any) -> Any:

@@ -262,6 +262,7 @@ async def steps(run: Run, blocking: BlockingRun) -> None:
     assert_type(await run.step("async", async_step, 1, retry=Retry(3)), bytes)
     assert_type(await run.step("class", holdfast.Limits), holdfast.Limits)
     assert_type(blocking.step("plain", plain_step, 1, retry=Retry(3)), list[str])
+    assert_type(blocking.step("async", async_step, 1), bytes)
     child = await run.start("write")
     assert_type(child, Child)
     assert_type(await child.result(holdfast.Limits), holdfast.Limits)

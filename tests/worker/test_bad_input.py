@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,54 @@ def test_a_turn_that_cannot_be_stored_names_the_call_and_is_a_dead_letter(
     assert (batch.last_error or "").startswith(f"InvalidRequest: {place}")
     assert [item.payload for item in batch.items] == ["hello"]
     assert store.sessions.handle("chat").messages() == []
+
+
+@dataclass
+class Held:
+    value: Any
+
+
+def endless() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize("value", [endless(), Held(endless()), Held(object())])
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        (lambda _, value: value, "test_what_a_run_cannot_store_names_the_call.<locals>.handler: returned what cannot"),
+        (lambda run, value: run.start("other", value), "run.start: args: "),
+        (lambda run, value: run.continue_as_new(value), "run.continue_as_new: args: "),
+        (lambda run, value: run.progress(value), "run.progress: payload: "),
+        (lambda run, value: run.step("known", lambda _: value, value), "run.step('known'): returned what cannot"),
+    ],
+)
+def test_what_a_run_cannot_store_names_the_call(
+    url: str, store: holdfast.BlockingStore, call: Callable[[Any, Any], Any], place: str, value: Any
+) -> None:
+    worker = Worker(url)
+
+    @worker.process("given", retry=ONCE)
+    def handler(run: Any) -> Any:
+        return call(run, value)
+
+    started = store.processes.start("given")
+    worker.run(until_idle=True)
+    process = store.processes.get(started.id)
+    assert process is not None
+    assert isinstance(process.outcome, holdfast.processes.Failed)
+    assert process.outcome.message.startswith(f"InvalidRequest: {place}")
+
+
+def test_a_child_of_a_blank_kind_is_refused_where_it_is_started(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    worker.process("given", retry=ONCE)(lambda run: run.start(" "))
+    started = store.processes.start("given")
+    worker.run(until_idle=True)
+    with pytest.raises(holdfast.processes.RunFailed, match=r"run\.start: kind: must not be blank"):
+        started.result()
 
 
 def test_work_without_a_payload_has_none(url: str, store: holdfast.BlockingStore) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn, TypeVar, cast, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from holdfast.worker.blocking_calls import OnLoop, SharedStore
 from holdfast.worker.children import Child
@@ -72,7 +72,23 @@ class BlockingRun:
         """The part of the run's journal that the handler has got to, and the limits of the whole; see `Run.journal`."""
         return self._run.journal
 
-    def step(self, name: str, function: Callable[..., T], /, *args: Any, retry: Retry | None = None, **named: Any) -> T:
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Coroutine[Any, Any, T]],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        **named: Any,
+    ) -> T: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[..., T], /, *args: Any, retry: Retry | None = None, **named: Any
+    ) -> T: ...
+    def step(
+        self, name: str, function: Callable[..., Any], /, *args: Any, retry: Retry | None = None, **named: Any
+    ) -> Any:
         """Call a function in this thread, record its result under the name, and return it; see `Run.step`."""
         call = StepCall(self._run.steps, name, function, args, named, retry)
         while call.found is None:
@@ -88,8 +104,8 @@ class BlockingRun:
             except Exception as error:
                 self._loop.drive(call.fail(error, began_s, self._run.store.now_ms))
             else:
-                return cast("T", self._loop.drive(call.record(document, began_s)))
-        return cast("T", self._loop.drive(call.value()))
+                return self._loop.drive(call.record(document, began_s))
+        return self._loop.drive(call.value())
 
     def key(self, name: str) -> str:
         """Return the idempotency key of a step."""

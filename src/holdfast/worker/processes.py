@@ -198,7 +198,9 @@ class Runs:
         if handler.recovery == "external" and value is None:
             await run.steps.record(HANDED_OVER, {"value": None})
             raise Suspended(None, holdfast.processes.SignalWait(OUTSIDE, ordinal=1))
-        return holdfast.processes.Completed(typed_values.plain(checked_result(handler.name, value, declared)))
+        return holdfast.processes.Completed(
+            typed_values.as_documents(checked_result(handler.name, value, declared), handler.name)
+        )
 
     async def _finish_steps(self, run: Run) -> None:
         """Record the last failures that the handler caught, if it asked for everything that is recorded."""

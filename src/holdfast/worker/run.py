@@ -11,7 +11,8 @@ import inspect
 import time
 import uuid
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast, overload
 
 import msgspec
@@ -226,9 +227,10 @@ class Run:
         """
         self.steps.require_outside("run.continue_as_new")
         require_few(self.id, self._journal.signals, self.signals.gone())
-        given = typed_values.plain(args)
-        if self.check_start is not None:
-            self.check_start(self.kind, version or self.version, given)
+        with _naming("run.continue_as_new"):
+            given = typed_values.as_documents(args)
+            if self.check_start is not None:
+                self.check_start(self.kind, version or self.version, given)
         raise Continued(given, version)
 
     async def gather(self, *branches: Awaitable[Any]) -> list[Any]:
@@ -350,7 +352,8 @@ class Run:
         if id is None:
             self._require_own_task("run.start without an id")
         child_id = f"{parent_id}/{self._next('child').removeprefix(OWN)}" if id is None else id
-        given = typed_values.plain(args)
+        with _naming("run.start"):
+            given = typed_values.as_documents(args)
         provenance = holdfast.processes.Provenance(caused_by={"type": "run", "process_id": parent_id})
 
         async def start(store: holdfast.Store) -> None:
@@ -361,11 +364,13 @@ class Run:
         # Recorded together with the start: a child that has ended since, and was pruned, is not started again.
         if self.steps.find(place, facts, call="run.start") is None:
             if self.check_start is not None:
-                self.check_start(kind, version, given)
+                with _naming("run.start"):
+                    self.check_start(kind, version, given)
             self.steps.require_room(place)
             await self.steps.record_failures()
             step = {"value": child_id, **facts}
-            await self.steps.write("cannot start a child", lambda: self._journal.record_with(place, step, start))
+            with _naming("run.start"):
+                await self.steps.write("cannot start a child", lambda: self._journal.record_with(place, step, start))
             self.steps.reach(place)
         if not detached:
             self._children.append(child_id)
@@ -438,16 +443,23 @@ class Run:
         if counted not in self._journal.sizes:
             self._journal.require_room("progress")
             await self.steps.record_failures()
-            try:
+            with _naming("run.progress"):
                 await self.steps.write("cannot report progress", lambda: self._journal.report(payload, key))
-            except holdfast.InvalidRequest as error:
-                raise holdfast.InvalidRequest("run.progress", f"payload: {error.problem}", limit=error.limit) from None
         self.steps.reach(counted)
 
 
 class _Failed:
     def __init__(self, error: BaseException) -> None:
         self.error = error
+
+
+@contextmanager
+def _naming(call: str) -> Generator[None]:
+    """Let a refusal of an argument name the call of the run that it was given to."""
+    try:
+        yield
+    except holdfast.InvalidRequest as error:
+        raise holdfast.InvalidRequest(call, f"{error.field}: {error.problem}", limit=error.limit) from None
 
 
 def _current_task() -> asyncio.Task[Any]:

@@ -450,7 +450,7 @@ def hash_of(given: Any) -> str | None:
     try:
         # A set has another order in each process.
         document = msgspec.json.encode(given, enc_hook=typed_values.dump_model, order="deterministic")
-    except (TypeError, ValueError, OverflowError, NotImplementedError):
+    except (RecursionError, TypeError, ValueError, OverflowError, NotImplementedError):
         return None
     return hashlib.sha256(document).hexdigest()[:16]
 
