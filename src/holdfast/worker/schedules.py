@@ -9,6 +9,9 @@ import msgspec
 import holdfast
 from holdfast.worker.handlers import QUEUED, Handlers
 
+_ARGUMENTS = {"work.payloads[0]": "payload", "work.session_id": "session_id"}
+"""The arguments of `worker.every` by the names that a store has for them."""
+
 
 class Every(msgspec.Struct, frozen=True):
     """One schedule: when it ticks, and the work of a tick."""
@@ -36,8 +39,12 @@ class Schedules:
     def add(self, every: Every) -> None:
         """Add a schedule. Raises InvalidRequest if it can never fire or its name is taken."""
         # A store in memory checks a declaration as any store does, before the worker opens its own.
-        with holdfast.open_blocking("memory:") as store:
-            store.schedules.put(every.name, every.cron, tz=every.tz, work=every.work)
+        try:
+            with holdfast.open_blocking("memory:") as store:
+                store.schedules.put(every.name, every.cron, tz=every.tz, work=every.work)
+        except holdfast.InvalidRequest as error:
+            field = _ARGUMENTS.get(error.field, error.field)
+            raise holdfast.InvalidRequest(field, error.problem, limit=error.limit) from None
         if every.name in self._by_name:
             raise holdfast.InvalidRequest("name", f"{every.name!r} is a schedule already: give one of them a name")
         self._by_name[every.name] = every

@@ -341,8 +341,11 @@ def _rhythm_ms(housekeeping_s: object) -> int | None:
 
 def _checked_policy(policy: holdfast.RetentionPolicy | None) -> holdfast.RetentionPolicy | None:
     if policy is not None:
-        with holdfast.open_blocking("memory:") as store:
-            store.maintenance.prune(policy, dry_run=True)
+        try:
+            with holdfast.open_blocking("memory:") as store:
+                store.maintenance.prune(policy, dry_run=True)
+        except holdfast.InvalidRequest as error:
+            raise holdfast.InvalidRequest(f"prune{error.field.removeprefix('policy')}", error.problem) from None
     return policy
 
 
