@@ -70,11 +70,17 @@ def endless() -> list[Any]:
 @pytest.mark.parametrize(
     ("call", "place"),
     [
-        (lambda _, value: value, "test_what_a_run_cannot_store_names_the_call.<locals>.handler: returned what cannot"),
+        (
+            lambda _, value: value,
+            "test_what_a_run_cannot_store_names_the_call.<locals>.handler: returned a value that cannot be stored",
+        ),
         (lambda run, value: run.start("other", value), "run.start: args: "),
         (lambda run, value: run.continue_as_new(value), "run.continue_as_new: args: "),
         (lambda run, value: run.progress(value), "run.progress: payload: "),
-        (lambda run, value: run.step("known", lambda _: value, value), "run.step('known'): returned what cannot"),
+        (
+            lambda run, value: run.step("known", lambda _: value, value),
+            "run.step('known'): returned a value that cannot be stored",
+        ),
     ],
 )
 def test_what_a_run_cannot_store_names_the_call(
