@@ -22,6 +22,8 @@ FRONT = 50
 """Batches at the front of a queue that are looked at."""
 NAMED = 10
 """Dead letters, undelivered processes and running processes that are named, of each."""
+GENERATIONS = 2
+"""Generations of children that the explanation of a run looks at."""
 WORKERS = 1_000
 """Live workers whose kinds are looked at."""
 
@@ -86,7 +88,9 @@ async def explain_process(tx: Transaction, process_id: str) -> Explanation:
     return process_causes.explain_process(facts)
 
 
-async def _explain_process(tx: Transaction, row: ProcessRow, live: Sequence[WorkerInfo]) -> Explanation:
+async def _explain_process(
+    tx: Transaction, row: ProcessRow, live: Sequence[WorkerInfo], generations: int = GENERATIONS
+) -> Explanation:
     lease = await tx.find_lease("process", row.process_id)
     workers = await _workers(tx, live, [None if lease is None else lease.owner_id])
     process = process_rules.process_of(row)
@@ -96,8 +100,13 @@ async def _explain_process(tx: Transaction, row: ProcessRow, live: Sequence[Work
     is_paused = limit is not None and limit.paused > 0
     states = [] if limit is None or limit.at_once is None else await tx.run_limits([limit.kind], tx.now_ms)
     full = next((state for state in states if limit_rules.full_kinds([state])[0]), None)
+    children: dict[str, Explanation] = {}
+    for id in process_causes.children_of(process) if generations else ():
+        child = await tx.find_process(id)
+        if child is not None and child.status == "running":  # the end of a child wakes its parent
+            children[id] = await _explain_process(tx, child, live, generations - 1)
     facts = process_causes.ProcessFacts(
-        row.process_id, tx.now_ms, process, lease, None, workers, retried_as, is_paused, full
+        row.process_id, tx.now_ms, process, lease, None, workers, retried_as, is_paused, full, children
     )
     return process_causes.explain_process(facts)
 

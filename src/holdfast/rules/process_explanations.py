@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 
 from holdfast.limit_rows import RunLimit
@@ -37,6 +40,8 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     """The kind of the run is paused: none is claimed."""
     full: RunLimit | None = None
     """The limit of the kind of the run, if it is reached."""
+    children: Mapping[str, Explanation] = MappingProxyType({})
+    """The explanations of running children for which it waits."""
 
 
 def explain_process(facts: ProcessFacts) -> Explanation:
@@ -65,7 +70,7 @@ def _process(facts: ProcessFacts, process: Process) -> list[Cause]:
         ]
     if not _is_due(process, facts.now_ms):
         if process.waits:
-            return [_waiting(process, one) for one in process.waits[:MOST_WAITS]]
+            return [_waiting(facts, process, one) for one in process.waits[:MOST_WAITS]]
         if process.wait is not None:
             return [_signal(process, process.wait.name, process.due_at_ms)]
         if process.due_at_ms is not None:
@@ -128,14 +133,17 @@ def _leased(facts: ProcessFacts, process: Process, lease: LeaseRow) -> Cause:
     )
 
 
-def _waiting(process: Process, wait: RunWait) -> Cause:
+def children_of(process: Process) -> list[str]:
+    """Return the children for which a process waits, as far as an explanation names them."""
+    return [one.name for one in process.waits[:MOST_WAITS] if one.kind == "child" and one.name is not None]
+
+
+def _waiting(facts: ProcessFacts, process: Process, wait: RunWait) -> Cause:
     """Explain one of the waits of a run."""
     if wait.kind == "signal":
         return _signal(process, wait.name or "", wait.until_ms)
     if wait.kind == "child":
-        problem = f"it waits for run {wait.name!r}, which it started"
-        remedy = ("why", wait.name or "")
-        return Cause("waits-for-a-child", "waits", problem, wait.name, process.updated_at_ms, remedy=remedy)
+        return _child(process, wait.name or "", facts.children.get(wait.name or ""))
     is_retry = wait.kind == "step retry"
     return Cause(
         "retrying-a-step" if is_retry else "sleeping",
@@ -145,6 +153,21 @@ def _waiting(process: Process, wait: RunWait) -> Cause:
         next="the step is called again" if is_retry else "it continues",
         next_at_ms=wait.until_ms,
         remedy=("runs", "show", process.id) if is_retry else (),
+    )
+
+
+def _child(process: Process, id: str, child: Explanation | None) -> Cause:
+    """Explain a wait for a child, which is stuck if the child is: then what helps the child helps."""
+    problem = f"it waits for run {id!r}, which it started"
+    if child is None or child.standing != "stuck":
+        return Cause("waits-for-a-child", "waits", problem, id, process.updated_at_ms, remedy=("why", id))
+    of_child = child.causes[0]
+    return msgspec.structs.replace(
+        of_child,
+        name="waits-for-a-child",
+        problem=f"{problem}, and that one is stuck ({of_child.name}): {of_child.problem}",
+        subject_id=id,
+        remedy=of_child.remedy or ("why", id),
     )
 
 

@@ -120,6 +120,29 @@ class ProcessExplanationContract(Contract):
         cause = only(store.maintenance.explain_process("r1"))
         assert (cause.name, cause.next_at_ms, cause.remedy) == ("waits-for-a-child", until_ms, ("runs", "show", "r1"))
 
+    def test_a_run_that_waits_for_a_stuck_child_is_stuck_with_it(self, store: BlockingStore) -> None:
+        for id, waited_for in (("r1", "c1"), ("c1", "c2")):
+            store.processes.start("research", id=id)
+            claim = store.processes.claim_next(owner_id="w1", kinds=["research"])
+            assert claim is not None
+            wait = SignalWait("holdfast-child", ordinal=1)
+            store.processes.suspend(claim.lease, seen=0, wait=wait, waits=[RunWait("child", waited_for)])
+        store.processes.start("mail", id="c2")
+        store.workers.heartbeat(holdfast.workers.WorkerInfo("w1", host="here", pid=7, kinds=("mail",)), ttl_ms=1_000)
+        cause = only(store.maintenance.explain_process("r1"))
+        assert (cause.name, cause.standing, cause.remedy) == ("waits-for-a-child", "waits", ("why", "c1"))
+        store.queue.pause("mail")
+        for id, waited_for in (("r1", "c1"), ("c1", "c2")):
+            said = store.maintenance.explain_process(id)
+            cause = only(said)
+            assert (said.standing, cause.name, cause.subject_id) == ("stuck", "waits-for-a-child", waited_for)
+            assert cause.remedy == ("queue", "resume", "mail")
+            assert "kind 'mail' is paused" in cause.problem
+        store.queue.resume("mail")
+        assert store.maintenance.explain_process("r1").standing == "waits"
+        store.processes.complete("c2", Failed("no answer"))
+        assert only(store.maintenance.explain_process("c1")).standing == "waits", "the end of a child wakes its parent"
+
     def test_a_run_with_several_waits_names_each(self, store: BlockingStore, clock: ManualClock) -> None:
         store.processes.start("research", id="r1")
         claim = store.processes.claim_next(owner_id="w1")
