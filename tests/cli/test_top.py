@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast
@@ -22,6 +23,7 @@ from holdfast.activity import Activity
 from holdfast.cli import screen
 from holdfast.cli.text_width import columns_of
 from holdfast.cli.top_view import Looks, frame
+from holdfast.maintenance import Concern
 from holdfast.processes import Completed
 from holdfast.testing.clock import ManualClock
 from holdfast.workers import WorkerInfo
@@ -65,6 +67,17 @@ def test_a_picture_fits_the_terminal_and_is_whole_without_one(file: Path, width:
     whole = "\n".join(text_of(line) for line in frame(picture, 2_000))
     assert "worker@a-host-with-a-long-name-29.example.internal:7000:abcdef12" in whole
     assert whole.count("a-kind-with-a-long-name") == 15
+
+
+def test_the_ids_of_a_concern_are_shown_if_its_text_names_none(file: Path) -> None:
+    old = Concern("warning", "old-work", "2 batches of unclaimed work", "see why", ("chat-1", "chat 2"))
+    letters = Concern("warning", "dead-letters", "work failed in 'chat-3'", "retry it", ("chat-3",))
+    with holdfast.open_blocking(file) as store:
+        picture = msgspec.structs.replace(Looks(store).look(), concerns=(old, letters))
+    for size in ((), (80, 100)):
+        lines = [text_of(line) for line in frame(picture, 2_000, *size)]
+        assert "  ids: chat-1 'chat 2'" in lines
+        assert lines[-1] == "  work failed in 'chat-3': retry it"
 
 
 def test_the_id_of_a_worker_is_whole_where_it_fits() -> None:

@@ -15,7 +15,7 @@ import msgspec
 import holdfast
 from holdfast.activity import MOST, Activity, Rates
 from holdfast.cli.running import Call, Misused, has_password
-from holdfast.cli.terminal import Part, cell, clipped, length, moment, shortened
+from holdfast.cli.terminal import Part, cell, clipped, length, moment, quoted, shortened
 from holdfast.cli.text_width import columns_of, padded, wrapped
 from holdfast.paging import every
 
@@ -231,6 +231,10 @@ def _attention(picture: Picture, width: int | None) -> list[list[Part]]:
         text = cell(f"{one.problem}: {one.advice}")
         lines.append([(one.name, style)])
         lines.extend([f"  {line}"] for line in ([text] if width is None else wrapped(text, max(20, width - 2))))
+        unnamed = [quoted(id) for id in one.ids if repr(id) not in one.problem]
+        if unnamed:
+            text = f"ids: {' '.join(unnamed)}"
+            lines.extend([f"  {line}"] for line in ([text] if width is None else wrapped(text, max(20, width - 2))))
     return lines if picture.concerns else [*lines, [("nothing", "dim")]]
 
 
