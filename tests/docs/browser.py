@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,9 @@ os.dup2(writes, 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
 """Begins the browser, which reads commands from descriptor 3 and answers on 4."""
+
+ANSWER_S = 60
+"""Time in which the browser answers a question."""
 
 
 def find_browser() -> str | None:
@@ -58,9 +62,14 @@ class Browser:
             raise
 
     def _opened(self) -> Self:
+        self.open_tab()
+        return self
+
+    def open_tab(self) -> None:
+        """Open a tab in front of the others, and drive that one from now on."""
+        self._page = None
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         self._page = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -76,6 +85,8 @@ class Browser:
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
             while b"\0" not in self._buffer:
+                ready, _, _ = select.select([self._read], [], [], ANSWER_S)
+                assert ready, f"the browser does not answer {method}"
                 part = os.read(self._read, 65536)
                 assert part, "the browser has ended"
                 self._buffer += part

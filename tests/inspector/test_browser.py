@@ -25,6 +25,8 @@ from holdfast.inspector.app import LOOK_EVERY_S
 PATIENCE_S = 60
 REBOUND = "--host-resolver-rules=MAP evil.example 127.0.0.1"
 """The name of another site that points at this machine."""
+CONNECTIONS = 6
+"""Connections that a browser opens to one server."""
 LIVE = "document.getElementById('live')?.textContent.endsWith('· live')"
 TURN = (
     "Object.defineProperty(document, 'visibilityState', {{value: '{}', configurable: true}});"
@@ -172,6 +174,19 @@ def test_a_hidden_tab_keeps_no_connection_and_catches_up_when_it_is_seen(browser
         browser.value(TURN.format("visible"))
         browser.wait("document.querySelectorAll('.role-user').length === 2", PATIENCE_S)
         browser.wait(LIVE, PATIENCE_S)
+
+
+def test_more_tabs_than_a_browser_has_connections_are_all_live(browser: Any, tmp_path: Path) -> None:
+    url = str(tmp_path / "agent.db")
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("chat")
+    with served(url) as address:
+        browser.go(address)
+        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+        for _ in range(CONNECTIONS + 1):
+            browser.open_tab()
+            browser.go(f"{address.partition('/?')[0]}/session?id=chat")
+            browser.wait(LIVE, PATIENCE_S)
 
 
 def test_a_person_who_reads_is_not_disturbed(address: str, browser: Any, url: str) -> None:
