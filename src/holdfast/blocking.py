@@ -163,6 +163,7 @@ class Processes(Facet):
     start = giving_a_run(asynchronous.Processes.start)
     retry = giving_a_run(asynchronous.Processes.retry)
     claim_next = without_await(asynchronous.Processes.claim_next)
+    complete_and_claim_next = without_await(asynchronous.Processes.complete_and_claim_next)
     wait_next = without_await(asynchronous.Processes.wait_next)
     suspend = without_await(asynchronous.Processes.suspend)
     retry_later = without_await(asynchronous.Processes.retry_later)

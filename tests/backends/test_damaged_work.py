@@ -194,6 +194,22 @@ def test_a_damaged_run_keeps_no_other_back(world: World, statement: str) -> None
     assert sorted(world.claim_run() for _ in range(3)) == ["-", "one", "two"]
 
 
+@pytest.mark.parametrize("statement", [BODY, COUNTER, VAST_COUNTER])
+def test_the_end_of_a_run_counts_although_the_next_run_is_damaged(world: World, statement: str) -> None:
+    for number, name in enumerate(["one", "bad", "two"]):
+        world.store.processes.start("research", id=name, due_at_ms=number)
+    claim = world.store.processes.claim_next(owner_id="worker", ttl_ms=TTL_MS)
+    assert claim is not None
+    world.damage(statement, "bad")
+    ended, following = world.store.processes.complete_and_claim_next(
+        claim.lease, holdfast.processes.Completed(), owner_id="worker", ttl_ms=TTL_MS
+    )
+    assert world.store.processes.get("one") == ended
+    assert ended.status == "completed"
+    assert following is not None
+    assert following.process.id == "two"
+
+
 @pytest.mark.parametrize("statement", [LEASE, VAST_LEASE])
 def test_a_run_with_a_damaged_lease_keeps_no_other_back(world: World, statement: str) -> None:
     world.store.processes.start("research", id="bad")

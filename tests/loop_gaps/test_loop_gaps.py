@@ -116,6 +116,7 @@ LIKE = {
     "grants.list_live": "grants.list",
     "grants.of_process": "grants.list",
     "processes.claim_next": "processes.get",
+    "processes.complete_and_claim_next": "processes.complete",
     "processes.get": "processes.list",
     "processes.retry": "processes.restore",
     "processes.start": "processes.register",

@@ -195,6 +195,11 @@ class Life:
         claim = done("processes.claim_next", store.processes.claim_next, owner_id="w1")
         refused("processes.retry", holdfast.errors.NotRetryable, store.processes.retry, "r1")
         done("processes.suspend", store.processes.suspend, claim.lease, seen=0, due_at_ms=2**62)
+        done("processes.start", store.processes.start, "research", SECRET, id="r2")
+        claim = done("processes.claim_next", store.processes.claim_next, owner_id="w1")
+        ending = holdfast.processes.Completed(SECRET)
+        fused = store.processes.complete_and_claim_next
+        done("processes.complete_and_claim_next", fused, claim.lease, ending, owner_id="w1")
 
     def grants_and_leases(self) -> None:
         store, done, refused = self.store, self.done, self.refused

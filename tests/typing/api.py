@@ -245,6 +245,8 @@ async def processes(store: holdfast.Store, lease: holdfast.leases.Lease) -> None
     assert_type(await run.signal("approve"), holdfast.events.AppendReceipt)
     assert_type(await run.cancel(reason="late"), holdfast.events.AppendReceipt)
     assert_type(await store.processes.retry("r1"), holdfast.processes.RunHandle)
+    handed = await store.processes.complete_and_claim_next(lease, holdfast.processes.Completed(1), owner_id="w")
+    assert_type(handed, tuple[holdfast.processes.Process, holdfast.processes.RunClaim | None])
     assert_type(store.processes.handle("r1"), holdfast.processes.RunHandle)
     assert_type(holdfast.processes.must_abandon("w1", "rerunnable", "owner_bound"), bool)
 

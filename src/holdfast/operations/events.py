@@ -11,8 +11,8 @@ from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.positions import stamped
 from holdfast.operations.topics import process_topic, tell_claim_ended, tell_event, tell_run
 from holdfast.ports import Transaction
-from holdfast.ports.fast_path_params import UNTIMED, EventParams, LeaseProof
-from holdfast.ports.verdicts import EventVerdict
+from holdfast.ports.fast_path_params import UNTIMED, ClaimRunParams, EventParams, LeaseProof
+from holdfast.ports.verdicts import EventVerdict, RunVerdict
 from holdfast.records.common import Document, Page
 from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
 from holdfast.records.leases import Lease
@@ -70,10 +70,12 @@ async def decide(
     judgement: rules.Judgement | None,
     batch_id: str,
     lease: LeaseProof | None = None,
-) -> tuple[ProcessRow, AppendReceipt] | Unjudged | None:
+    then: ClaimRunParams | None = None,
+) -> tuple[ProcessRow, AppendReceipt, RunVerdict | None] | Unjudged | None:
     """Append an event by a verdict of the database. Return the process after it, too, or None if the rule must decide.
 
-    Plans the event on the process as last seen. If that has moved, plans it again on the row that came back.
+    Plans the event on the process as last seen. If that has moved, plans it again on the row that came back. With
+    `then`, the verdict on the claim of the next run comes last.
     """
     row = await tx.hinted_process(intent.process_id)
     for _ in range(JUDGED_AGAIN):
@@ -88,18 +90,18 @@ async def decide(
             return None
         plan = rules.plan_on(intent, process, judgement, now_ms=UNTIMED)
         wake = rules.wake_of(plan.row, plan.wake, intent.wake_target or process.wake_target, _cause(process))
-        answer = await tx.append_event(_params(row, plan, judgement, wake, batch_id, lease))
+        answer = await tx.append_event(_params(row, plan, judgement, wake, batch_id, lease), then)
         if answer is None:
             return None  # pragma: no cover - a database that remembers processes and does not judge events
         verdicts.refuse_event(answer, intent.process_id)
         match answer.verdict:
             case "appended":
-                return _appended(tx, answer, row, plan, wake, intent)
+                return *_appended(tx, answer, row, plan, wake, intent), answer.following
             case "replayed":
                 assert answer.event is not None, "a replay comes with its event"
                 assert answer.process is not None, "and with its process"
                 rules.replayed(intent, answer.event)
-                return answer.process, await _replay(tx, answer.process, answer.event, intent)
+                return answer.process, await _replay(tx, answer.process, answer.event, intent), answer.following
             case "target_absent":
                 assert wake is not None, "only a wake has a target"
                 await sessions.newest(tx, wake.target.session_id, key_only=True)

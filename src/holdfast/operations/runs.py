@@ -5,14 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import Corrupt, UnknownProcess
+from holdfast.operations import events
+from holdfast.operations.processes import complete
 from holdfast.operations.topics import process_topic, tell_claim_ended, tell_run
 from holdfast.operations.writes import damage_of, expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import ClaimRunParams
+from holdfast.ports.verdicts import RunVerdict
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, OnProcess
 from holdfast.records.processes import Process, RunClaim
 from holdfast.rows import LeaseRow, ProcessRow
+from holdfast.rules import events as event_rules
 from holdfast.rules import leases, limits, processes, verdicts
 from holdfast.rules import runs as rules
 
@@ -42,14 +46,57 @@ async def claim_next(tx: Transaction, request: NextRequest) -> tuple[RunClaim | 
     """
     try:
         answer = await tx.claim_run(_params(request))
-        if answer is None:
-            return await _claim(tx, request), False
-        verdicts.require_fresh(answer.verdict)
-        if answer.process is None or answer.lease is None:
-            return None, answer.verdict == "busy"
-        return _claim_of(answer.process, answer.lease, request.token), False
+        return (await _claim(tx, request), False) if answer is None else _answered(answer, request)
     except Corrupt as damage:
         return damage, False
+
+
+def _answered(answer: RunVerdict, request: NextRequest) -> tuple[RunClaim | None, bool]:
+    verdicts.require_fresh(answer.verdict)
+    if answer.process is None or answer.lease is None:
+        return None, answer.verdict == "busy"
+    return _claim_of(answer.process, answer.lease, request.token), False
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A run that was ended, and the one that was claimed with it. `is_busy`: ask for the next one again, on its own."""
+
+    process: ProcessRow
+    claim: RunClaim | None
+    is_busy: bool
+
+
+async def complete_and_claim_next(
+    tx: Transaction,
+    intent: event_rules.EventIntent,
+    judgement: event_rules.Judgement | None,
+    lease: Lease,
+    batch_id: str,
+    request: NextRequest,
+) -> Ended | events.Unjudged:
+    """End a run and claim the next one in one transaction, which does not wait for those of others.
+
+    A damaged run is put off, and the end holds all the same.
+    """
+    asked = msgspec.structs.replace(_params(request), waits=False)
+    decided = await events.decide(tx, intent, judgement, batch_id, leases.proof_of(lease), asked)
+    if isinstance(decided, events.Unjudged):
+        return decided
+    answer: RunVerdict | None = None
+    if decided is None:
+        ended = await complete(tx, intent, judgement, lease, batch_id)
+        if isinstance(ended, events.Unjudged):
+            return ended
+        answer = await tx.claim_run(asked)
+    else:
+        ended, _, answer = decided
+    try:
+        if answer is not None:
+            return Ended(ended, *_answered(answer, request))
+        claim = await _claim(tx, request)
+    except Corrupt as damage:
+        claim = damage
+    return Ended(ended, None, is_busy=True) if isinstance(claim, Corrupt) else Ended(ended, claim, is_busy=False)
 
 
 def _claim_of(row: ProcessRow, lease: LeaseRow, token: Token) -> RunClaim:

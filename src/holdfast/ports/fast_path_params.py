@@ -73,6 +73,8 @@ class ClaimRunParams(msgspec.Struct, frozen=True):
     kinds: tuple[tuple[str, str | None], ...] | None
     ttl_ms: int
     token_hash: str | None
+    waits: bool = True
+    """False: do not wait for other transactions, because this one holds locks. The verdict is `busy` then."""
 
 
 class ClaimProof(msgspec.Struct, frozen=True):

@@ -128,8 +128,11 @@ class FastPaths(Protocol):
         """Return a process as last seen: a hint, which `append_event` proves."""
         ...
 
-    async def append_event(self, params: EventParams) -> EventVerdict | None:
-        """Append an event that was planned on a process (`rules.events.plan_on`), with the batch of its wake."""
+    async def append_event(self, params: EventParams, then: ClaimRunParams | None = None) -> EventVerdict | None:
+        """Append an event that was planned on a process (`rules.events.plan_on`), with the batch of its wake.
+
+        With `then`, claim the next run in the same transaction if the event is in the log.
+        """
         ...
 
 
@@ -190,5 +193,5 @@ class NoFastPaths:
     async def hinted_process(self, process_id: str) -> r.ProcessRow | None:
         return None
 
-    async def append_event(self, params: EventParams) -> EventVerdict | None:
+    async def append_event(self, params: EventParams, then: ClaimRunParams | None = None) -> EventVerdict | None:
         return None

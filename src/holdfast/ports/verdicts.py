@@ -57,6 +57,14 @@ class TurnVerdict(msgspec.Struct, frozen=True):
     session_key: int = 0
 
 
+class RunVerdict(msgspec.Struct, frozen=True):
+    """Claimed, with the run and its lease; or the reason why not."""
+
+    verdict: str
+    process: r.ProcessRow | None = None
+    lease: r.LeaseRow | None = None
+
+
 class EventVerdict(msgspec.Struct, frozen=True):
     """Appended, with place and time; replayed, with the stored event; moved, with the process; or a refusal.
 
@@ -72,6 +80,8 @@ class EventVerdict(msgspec.Struct, frozen=True):
     process: r.ProcessRow | None = None
     event: r.EventRow | None = None
     status: str | None = None
+    following: RunVerdict | None = None
+    """The verdict on the claim that was asked for with it; None if the event is not in the log."""
 
 
 class LeaseVerdict(msgspec.Struct, frozen=True):
@@ -80,11 +90,3 @@ class LeaseVerdict(msgspec.Struct, frozen=True):
     verdict: str
     row: r.LeaseRow | None = None
     process_status: str | None = None
-
-
-class RunVerdict(msgspec.Struct, frozen=True):
-    """Claimed, with the run and its lease; or the reason why not."""
-
-    verdict: str
-    process: r.ProcessRow | None = None
-    lease: r.LeaseRow | None = None

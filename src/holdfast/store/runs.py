@@ -16,11 +16,22 @@ from holdfast.operations.topics import ANY_RUN, ENDED_CLAIM
 from holdfast.ports import Transaction
 from holdfast.records.common import Document, Scope
 from holdfast.records.leases import Lease
-from holdfast.records.processes import Process, Provenance, Recovery, Run, RunClaim, RunWait, SignalWait
-from holdfast.rules import checks
+from holdfast.records.processes import (
+    Process,
+    ProcessOutcome,
+    Provenance,
+    Recovery,
+    Run,
+    RunClaim,
+    RunWait,
+    SignalWait,
+)
+from holdfast.rules import checks, leases
+from holdfast.rules import events as event_rules
 from holdfast.rules import processes as rules
 from holdfast.rules import runs as run_rules
 from holdfast.store.context import FacetBase
+from holdfast.store.events import judged
 from holdfast.store.run_handle import RunHandle
 
 CLAIM_TTL_MS = 30_000
@@ -146,7 +157,9 @@ class RunProcesses(FacetBase):
         >>> store.processes.claim_next(owner_id="worker-1") is None
         True
         """
-        request = self._next_request(owner_id, kinds, ttl_ms)
+        return await self._claim_next(self._next_request(owner_id, kinds, ttl_ms))
+
+    async def _claim_next(self, request: NextRequest) -> RunClaim | None:
         while True:
             # Each run waits for a lock that another transaction holds, so this loop does not spin.
             claim, is_busy = await self._context.backend.write(
@@ -156,6 +169,49 @@ class RunProcesses(FacetBase):
                 raise claim
             if not is_busy:
                 return claim
+
+    async def complete_and_claim_next(
+        self,
+        lease: Lease,
+        outcome: ProcessOutcome,
+        *,
+        owner_id: str,
+        kinds: Sequence[str | tuple[str, str]] | None = None,
+        ttl_ms: int = CLAIM_TTL_MS,
+    ) -> tuple[Process, RunClaim | None]:
+        """End the run of a lease as `complete` does, and claim the next one as `claim_next` does, in one transaction.
+
+        >>> for name in ("run-1", "run-2"):
+        ...     _ = store.processes.start("research", id=name)
+        >>> claim = store.processes.claim_next(owner_id="worker-1")
+        >>> ended, claim = store.processes.complete_and_claim_next(
+        ...     claim.lease, holdfast.processes.Completed(42), owner_id="worker-1"
+        ... )
+        >>> ended.id, ended.status, claim.process.id
+        ('run-1', 'completed', 'run-2')
+        """
+        limits = self._context.limits
+        held = run_rules.check_lease("lease", lease, limits)
+        process_id = leases.proof_of(held).process_id or ""
+        intent, heavy = await self._context.prepared(event_rules.completion_event, process_id, outcome, limits)
+        request = self._next_request(owner_id, kinds, ttl_ms)
+        batch_id = self._context.batch_id()
+        ended = await judged(
+            self._context,
+            intent,
+            lambda judgement: partial(
+                runs.complete_and_claim_next,
+                intent=intent,
+                judgement=judgement,
+                lease=held,
+                batch_id=batch_id,
+                request=request,
+            ),
+            idempotent=True,
+            heavy=heavy,
+        )
+        process = await self._context.computed(rules.process_of, ended.process)
+        return process, await self._claim_next(request) if ended.is_busy else ended.claim
 
     async def wait_next(
         self, *, timeout_ms: int, kinds: Sequence[str | tuple[str, str]] | None = None, eager: bool = False

@@ -92,12 +92,9 @@ class Runs:
     # Running.
 
     async def run(
-        self,
-        claimed: Claimed[holdfast.processes.RunClaim],
-        *,
-        goes_on: Callable[[], bool],  # noqa: ARG002 - the next run is claimed on its own
-    ) -> None:
-        """Run one claim until the run ends, sleeps, or is given back."""
+        self, claimed: Claimed[holdfast.processes.RunClaim], *, goes_on: Callable[[], bool]
+    ) -> Claimed[holdfast.processes.RunClaim] | None:
+        """Run one claim until the run ends, sleeps, or is given back. Return the one that was claimed with its end."""
         claim, sent_s = claimed
         runner = self._runner
         journal = Journal(self._store, claim)
@@ -111,6 +108,8 @@ class Runs:
                 await runner.persist("cannot load a run", journal.load)
                 outcome = await self._outcome(handler, run, journal, held)
                 held.is_settling = True
+                if goes_on() and isinstance(outcome, holdfast.processes.Completed):
+                    return await self._settle_and_claim(run, outcome)
                 await self._settle(run, outcome)
             except Suspended as asleep:
                 await self._guarded(handler, held, self._suspend(claim, journal, asleep))
@@ -131,6 +130,7 @@ class Runs:
                 raise
             except BaseException as error:
                 await self._guarded(handler, held, self._after(handler, run, journal, error))
+        return None
 
     async def _interrupted(self, run: Run, journal: Journal, held: Held) -> None:
         """Give a run back at a shutdown. One whose handler was called and must not be called again is abandoned."""
@@ -264,6 +264,30 @@ class Runs:
         await self._runner.persist("cannot end a run", lambda: self._end(run, outcome))
         if isinstance(outcome, holdfast.processes.Completed | holdfast.processes.Cancelled):
             self._runner.tally.done += 1
+
+    async def _settle_and_claim(
+        self, run: Run, outcome: holdfast.processes.Completed
+    ) -> Claimed[holdfast.processes.RunClaim] | None:
+        """End a run with its result, and claim the next one in the same trip, if its parent need not be told."""
+        runner = self._runner
+        if parent_run(run.claim.process.provenance.caused_by) is None:
+            sent_s = time.monotonic()
+            settling = self._store.processes.complete_and_claim_next(
+                run.claim.lease, outcome, owner_id=runner.owner_id, kinds=self._kinds, ttl_ms=self._lease_ms
+            )
+            try:
+                _, following = await runner.uncut(settling, lambda answer: self._give_back(answer[1]))
+            except holdfast.InvalidRequest:
+                pass  # too large for an event, or refused: settled below, or named there
+            except holdfast.Unavailable as error:
+                runner.outages.note(error)
+                if not error.retryable:
+                    raise
+            else:
+                runner.tally.done += 1
+                return None if following is None else (following, sent_s)
+        await self._settle(run, outcome)
+        return None
 
     async def _end(self, run: Run, outcome: holdfast.processes.ProcessOutcome) -> None:
         try:

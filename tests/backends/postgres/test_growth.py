@@ -104,7 +104,8 @@ async def run(store: Store, number: int) -> None:
     await store.events.signal(name, "go")
     await store.processes.retry_later((await claim_run(store)).lease, "no", retry_in_ms=0)
     await store.leases.release((await claim_run(store, ["a", "b"])).lease)
-    await store.processes.complete(name, Completed(), lease=(await claim_run(store)).lease)
+    lease = (await claim_run(store)).lease
+    await store.processes.complete_and_claim_next(lease, Completed(), owner_id="w1", kinds=["a"])
 
 
 async def obey_limits(store: Store, number: int) -> None:

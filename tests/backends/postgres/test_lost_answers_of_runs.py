@@ -54,6 +54,22 @@ def test_a_run_is_claimed_once_and_given_with_its_lease(cuttable: Cuttable, when
 
 
 @CUTS
+def test_a_run_is_ended_once_and_the_next_is_claimed_once(cuttable: Cuttable, when: Cut) -> None:  # noqa: F811
+    for number, id in enumerate(("run-1", "run-2", "run-3")):
+        cuttable.do(start(id, due_at_ms=number))
+    lease = cuttable.do(claim()).lease
+
+    def hand_over(store: Any) -> Any:
+        return store.processes.complete_and_claim_next(lease, holdfast.processes.Completed(1), owner_id="w1")
+
+    ended, following = cuttable.cut("append_and_claim", when, hand_over)
+    assert (ended.id, ended.status, ended.event_count) == ("run-1", "completed", 1)
+    assert (following.process.id, following.process.attempt) == ("run-2", 1)
+    assert cuttable.do(lambda store: store.leases.renew(following.lease, ttl_ms=1_000)).fence == following.lease.fence
+    assert [(run.id, run.attempt) for run in cuttable.seen(listed)] == [("run-2", 1), ("run-3", 0)]
+
+
+@CUTS
 @pytest.mark.parametrize("call", GIVING_BACK)
 def test_a_run_is_given_back_once_or_in_doubt(cuttable: Cuttable, when: Cut, call: str) -> None:  # noqa: F811
     cuttable.do(start())

@@ -55,6 +55,29 @@ def test_every_run_is_claimed_once_and_no_worker_leaves_while_one_is_due(pool: P
     assert max(left) < WORKERS
 
 
+def test_every_run_is_ended_once_by_workers_that_end_one_and_claim_the_next(pool: Pool) -> None:
+    async def fill() -> None:
+        for number in range(RUNS):
+            await pool.stores[0].processes.start("abc"[number % 3], id=f"run-{number}")
+
+    pool.loop.drive(fill())
+    ended: Counter[str] = Counter()
+
+    async def slot(store: Store, owner_id: str) -> None:
+        claim = await store.processes.claim_next(owner_id=owner_id)
+        while claim is not None:
+            assert claim.process.attempt == 1
+            process, claim = await store.processes.complete_and_claim_next(claim.lease, Completed(), owner_id=owner_id)
+            ended[process.id] += 1
+
+    async def worker(store: Store, number: int) -> None:
+        # Several at once on one store share trips.
+        await asyncio.gather(*(slot(store, f"w{number}-{place}") for place in range(4)))
+
+    pool.work(worker)
+    assert ended == Counter(f"run-{number}" for number in range(RUNS))
+
+
 def test_of_workers_that_take_over_a_lost_run_one_wins(pool: Pool) -> None:
     async def race() -> None:
         first = pool.stores[0]

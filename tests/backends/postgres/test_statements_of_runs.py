@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.backends.postgres.twins import SITUATIONS, Twins
 
-from holdfast.leases import OnProcess
+from holdfast.leases import Lease, OnProcess
 from holdfast.processes import Completed, Recovery, SignalWait, StartReceipt
 from holdfast.store import Store
 
@@ -80,6 +80,51 @@ def draw_run(twins: Twins, rng: random.Random, name: str) -> str:
         call = rng.choice(("signal", "cancel"))
         do(lambda store: store.events.signal(name, "go") if call == "signal" else store.events.request_cancel(name))
     return told
+
+
+@pytest.mark.timeout(120 + SITUATIONS)
+def test_the_end_of_a_run_and_the_next_claim_say_and_store_what_the_rules_do(twins: Twins) -> None:
+    rng = twins.generator("ends of runs")
+    answers: Counter[str] = Counter()
+    told: list[str] = []
+    held: list[Lease] = []
+    for number in range(twins.situations):
+        told.append(draw_run(twins, rng, f"r{number}"))
+        if rng.random() < 0.2:
+            twins.clock.advance(rng.choice((1, 10, TTL_MS)))
+        while not held:
+            name = f"h{number}-{rng.random()}"
+            twins.do(lambda store, name=name: started(store, name))
+            on = OnProcess(name)
+            held.append(twins.do(lambda store, on=on: store.leases.claim(on, owner_id="w1", ttl_ms=TTL_MS)))
+        # Also a lease that has ended it before, or that is lost.
+        lease = rng.choice(held)
+        if rng.random() < 0.8:
+            held.remove(lease)
+        kinds: Any = rng.choice((None, ["a"], [("a", "1")], ["b", ("a", "2")], ["none"], ["a", "b"]))
+        outcome, acted = twins.both(
+            lambda store, lease=lease, kinds=kinds: store.processes.complete_and_claim_next(
+                lease, Completed(1), owner_id="w1", kinds=kinds, ttl_ms=TTL_MS
+            ),
+            (lease.resource, kinds, told[-5:]),
+        )
+        assert acted, "one call is enough"
+        if outcome.error is not None:
+            answers[type(outcome.error).__name__] += 1
+        else:
+            claim = outcome.value[1]
+            answers["none" if claim is None else "takeover" if claim.takeover else "claimed"] += 1
+            if claim is not None:
+                held.append(claim.lease)
+        if number % 25 == 24:
+            twins.compare_rows(lambda: "\n".join(told[-25:]))
+    twins.check_drawn(answers, {"none", "takeover", "claimed", "LeaseLost"})
+    for store in twins.stores:
+        assert twins.loop.drive(store.maintenance.verify()).findings == ()
+
+
+async def started(store: Store, name: str) -> StartReceipt | None:
+    return (await store.processes.start("held", id=name)).receipt
 
 
 @pytest.mark.timeout(120 + SITUATIONS)

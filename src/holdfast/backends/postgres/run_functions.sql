@@ -311,3 +311,67 @@ BEGIN
     RETURN NEXT;
 END;
 $$;
+
+-- Appends an event and, if it is in the log then, claims the next run, in one trip. The first columns are the verdict of
+-- append_event_v1; next_verdict and the rest are the result of claim_run_v1, NULL if the event was refused. The claim does
+-- not wait, because the event holds locks.
+CREATE OR REPLACE FUNCTION {schema}.append_and_claim_v1(
+    p_process_id text, p_given_ms bigint, p_registration_hash text, p_event_count bigint, p_wake_session_id text,
+    p_wake_frame_id text, p_after_terminal boolean, p_lease_token_hash text, p_lease_fence bigint, p_type text,
+    p_payload_hash text, p_replay_key text, p_terminal_state text, p_wake bytea, p_payload bytea, p_outcome bytea,
+    p_target_session_id text, p_batch_id text, p_source_key text, p_draft_hash text, p_delivery text, p_slot text,
+    p_merge_key text, p_kind text, p_priority bigint, p_available_at_ms bigint, p_payloads bytea, p_enqueue_seq bigint,
+    p_owner_id text, p_kinds text[], p_versions text[], p_next_token_hash text, p_ttl_ms bigint, p_is_retry boolean,
+    p_waits boolean
+)
+RETURNS TABLE (
+    verdict text, now_ms bigint, new_sequence bigint, delivered_batch_id text, is_enqueued boolean,
+    process_id text, registration_hash text, status text, waiting bigint, definition_hash text,
+    originator_session_id text, wake_session_id text, wake_frame_id text, event_count bigint, created_at_ms bigint,
+    updated_at_ms bigint, body bytea, external_ref bytea, wait bytea, outcome bytea, run_kind text, run_version text,
+    recovery text, due_at_ms bigint, claimable_at_ms bigint, claim_fence bigint, attempt bigint, suspended bigint,
+    lost_owner text, last_error text,
+    sequence bigint, type text, payload_hash text, replay_key text, terminal_state text, wake bytea, acked bigint,
+    occurred_at_ms bigint, payload bytea, reached text, next_verdict text, next_process {schema}.processes,
+    next_lease {schema}.leases
+)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_event record;
+    v_next record;
+BEGIN
+    SELECT appended.* INTO v_event
+    FROM {schema}.append_event_v1(
+        p_process_id, p_given_ms, p_registration_hash, p_event_count, p_wake_session_id, p_wake_frame_id,
+        p_after_terminal, p_lease_token_hash, p_lease_fence, p_type, p_payload_hash, p_replay_key, p_terminal_state,
+        p_wake, p_payload, p_outcome, p_target_session_id, p_batch_id, p_source_key, p_draft_hash, p_delivery, p_slot,
+        p_merge_key, p_kind, p_priority, p_available_at_ms, p_payloads, p_enqueue_seq, p_waits
+    ) AS appended;
+    IF v_event.verdict IN ('appended', 'replayed') THEN
+        SELECT claimed.verdict, claimed.process, claimed.lease INTO v_next
+        FROM {schema}.claim_run_v1(
+            p_given_ms, p_owner_id, p_kinds, p_versions, p_next_token_hash, p_ttl_ms, p_is_retry, 0
+        ) AS claimed;
+        next_verdict := v_next.verdict;
+        next_process := v_next.process;
+        next_lease := v_next.lease;
+    END IF;
+    RETURN QUERY
+    SELECT
+        v_event.verdict, v_event.now_ms, v_event.new_sequence, v_event.delivered_batch_id, v_event.is_enqueued,
+        v_event.process_id, v_event.registration_hash, v_event.status, v_event.waiting, v_event.definition_hash,
+        v_event.originator_session_id, v_event.wake_session_id, v_event.wake_frame_id, v_event.event_count,
+        v_event.created_at_ms, v_event.updated_at_ms, v_event.body, v_event.external_ref, v_event.wait,
+        v_event.outcome, v_event.run_kind, v_event.run_version, v_event.recovery, v_event.due_at_ms,
+        v_event.claimable_at_ms, v_event.claim_fence, v_event.attempt, v_event.suspended, v_event.lost_owner,
+        v_event.last_error, v_event.sequence, v_event.type, v_event.payload_hash, v_event.replay_key,
+        v_event.terminal_state, v_event.wake, v_event.acked, v_event.occurred_at_ms, v_event.payload, v_event.reached,
+        next_verdict, next_process, next_lease;
+END;
+$$;

@@ -30,7 +30,14 @@ T = TypeVar("T")
 TRIPS: Final = 4
 """Most shared trips at a time. More calls than these carry wait for a trip to end, and then go together."""
 
-MOST_CALLS: Final = {"commit_turn": 8, "append_event": 16, "claim_next": 8, "settle_claim": 8, "settle_and_claim": 8}
+MOST_CALLS: Final = {
+    "commit_turn": 8,
+    "append_event": 16,
+    "append_and_claim": 8,
+    "claim_next": 8,
+    "settle_claim": 8,
+    "settle_and_claim": 8,
+}
 """Most calls of each function in one trip. Fewer large ones let this process plan while the server writes."""
 
 MOST_BYTES: Final = 1 << 15

@@ -25,7 +25,7 @@ from holdfast.backends.postgres.transaction.function_calls import NEEDS_A_SESSIO
 from holdfast.backends.postgres.transaction.run_functions import RunFunctions
 from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, fits_one_call
 from holdfast.errors import DurabilityUncertain, HoldfastError
-from holdfast.ports.fast_path_params import ClaimNextParams, ClaimProof, EventParams, Head, TurnParams
+from holdfast.ports.fast_path_params import ClaimNextParams, ClaimProof, ClaimRunParams, EventParams, Head, TurnParams
 from holdfast.ports.verdicts import EventVerdict, LeaseVerdict, QueueVerdict, SettlementVerdict, TurnVerdict
 from holdfast.table_catalog import fetched
 
@@ -245,9 +245,11 @@ class FamilyTrip(DelegatedTrip):
         self._cache.families.drop(params.session_id)
         return await super().commit_turn(TurnParams(params.session_id, params.turn_id, draws_key=params.draws_key))
 
-    async def append_event(self, params: EventParams) -> EventVerdict | None:
+    async def append_event(self, params: EventParams, then: ClaimRunParams | None = None) -> EventVerdict | None:
         if params.batch is not None or params.lease is not None or params.event.terminal_state is not None:
             raise NeedsTransaction("a session or a lease on another node")
+        if then is not None:
+            raise NeedsTransaction("a run on another node")
         return await super().append_event(params)
 
     async def settle_claim(

@@ -7,7 +7,7 @@ from typing import Any
 
 import holdfast
 from holdfast.leases import Lease, OnProcess
-from holdfast.processes import Abandoned, BySession, Failed, Provenance, RunWait, SignalWait
+from holdfast.processes import Abandoned, BySession, Completed, Failed, Provenance, RunWait, SignalWait
 from holdfast.testing.contract.hostile_calls import LEASE, always
 from holdfast.testing.contract.hostile_world import Call, World, parts
 
@@ -63,6 +63,11 @@ RUNS = [
         lambda _: {"owner_id": "w1", "kinds": [["research", "1"]], "ttl_ms": 1},
         "kinds[0][0]:id kinds[0][1]:id",
         variant=" of a version",
+    ),
+    Call(
+        "processes.complete_and_claim_next",
+        lambda w: {"lease": a_run(w), "outcome": Completed({}), "owner_id": "w1", "kinds": ["research"], "ttl_ms": 1},
+        f"{HELD} outcome:record outcome.value:document owner_id:id {KINDS} ttl_ms:ttl",
     ),
     Call("processes.wait_next", a_due_run, f"timeout_ms:timeout {KINDS} eager:flag"),
     Call(

@@ -95,6 +95,9 @@ WRITES: dict[str, Call] = {
     "processes.start": lambda store: store.processes.start("research"),
     "processes.retry": lambda store: store.processes.retry("job"),
     "processes.claim_next": lambda store: store.processes.claim_next(owner_id="me"),
+    "processes.complete_and_claim_next": lambda store: store.processes.complete_and_claim_next(
+        RUN_LEASE, Completed(), owner_id="me"
+    ),
     "processes.wait_next": lambda store: store.processes.wait_next(timeout_ms=1),
     "processes.suspend": lambda store: store.processes.suspend(RUN_LEASE, seen=0, due_at_ms=1),
     "processes.retry_later": lambda store: store.processes.retry_later(RUN_LEASE, "no answer", retry_in_ms=0),

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.leases import Lease, OnProcess
-from holdfast.processes import Abandoned, Cancelled, Completed, External, RunClaim, RunWait, SignalWait
+from holdfast.processes import Abandoned, Cancelled, Completed, External, Process, RunClaim, RunWait, SignalWait
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.runs import HOUR_MS, start
@@ -40,6 +40,11 @@ def is_free(store: BlockingStore) -> bool:
     return store.processes.claim_next(owner_id="probe") is not None
 
 
+def hand_over(store: BlockingStore, lease: Lease, value: Any = None, **options: Any) -> tuple[Process, RunClaim | None]:
+    """End the run of a lease, and claim the next one."""
+    return store.processes.complete_and_claim_next(lease, Completed(value), owner_id="w1", ttl_ms=TTL_MS, **options)
+
+
 GIVING_BACK: dict[str, Callable[[BlockingStore, Lease], Any]] = {
     "release": lambda store, lease: store.leases.release(lease),
     "suspend": lambda store, lease: store.processes.suspend(lease, seen=0, due_at_ms=0),
@@ -52,6 +57,7 @@ HOLDING: dict[str, Callable[[BlockingStore, Lease], Any]] = {
     **GIVING_BACK,
     "append": lambda store, lease: store.events.append("run-1", "step", lease=lease),
     "complete": lambda store, lease: store.processes.complete("run-1", Completed(), lease=lease),
+    "complete_and_claim_next": hand_over,
 }
 """Calls that only the holder of a run may make."""
 
@@ -400,6 +406,44 @@ class RunClaimContract(Contract):
         store.processes.complete("run-1", Cancelled())
         with refused(bench, holdfast.AlreadyTerminal):
             GIVING_BACK[call](store, lease)
+
+    def test_the_end_of_a_run_comes_with_the_claim_of_the_next(self, store: BlockingStore) -> None:
+        for number, (name, kind) in enumerate([("run-1", "a"), ("run-3", "b"), ("run-2", "a"), ("run-4", "b")]):
+            store.processes.start(kind, id=name, due_at_ms=number)
+        first = next_run(store)
+        ended, second = hand_over(store, first.lease, 42, kinds=["a"])
+        assert ended == store.processes.get("run-1")
+        assert ended.outcome == Completed(42)
+        assert second is not None
+        assert (second.process, second.process.attempt) == (store.processes.get("run-2"), 1)
+        assert store.leases.renew(second.lease, ttl_ms=TTL_MS).fence == second.lease.fence
+        assert not store.leases.release(first.lease)
+        _, third = hand_over(store, second.lease)
+        assert third is not None
+        assert third.process.id == "run-3"
+        assert hand_over(store, third.lease, kinds=["a"])[1] is None
+        assert claimed_ids(store) == ["run-4"]
+
+    def test_a_repeated_end_counts_once_and_a_refused_one_claims_nothing(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        for name in ("run-1", "run-2", "run-3"):
+            start(store, name)
+        lease = next_run(store).lease
+        first, second = [hand_over(store, lease, 1) for _ in range(2)]
+        assert first[0] == second[0]
+        assert [None if each is None else each.process.id for _, each in (first, second)] == ["run-2", "run-3"]
+        with refused(bench, holdfast.errors.ReplayConflict):
+            hand_over(store, lease, 2)
+        assert second[1] is not None
+        start(store, "run-4")
+        clock.advance(TTL_MS)
+        lost = second[1].lease
+        assert claimed_ids(store) == ["run-4", "run-2", "run-3"]
+        start(store, "run-5")
+        with refused(bench, holdfast.LeaseLost):
+            hand_over(store, lost)
+        assert claimed_ids(store) == ["run-5"]
 
     @pytest.mark.parametrize("attempt", [10**9 + 1, 2**62, 2**63 - 1])
     def test_a_run_whose_attempts_cannot_be_counted_up_is_not_restored(

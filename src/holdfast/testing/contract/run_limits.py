@@ -56,6 +56,18 @@ class RunLimitContract(Contract):
         assert claimed_ids(store) == ["r2"]
         assert store.maintenance.verify().findings == ()
 
+    def test_a_run_that_ends_leaves_its_place_to_the_next(self, store: BlockingStore) -> None:
+        store.queue.set_limit("a", at_once=1)
+        for name in ("run-1", "run-2"):
+            store.processes.start("a", id=name)
+        claim = store.processes.claim_next(owner_id="w1")
+        assert claim is not None
+        _, following = store.processes.complete_and_claim_next(claim.lease, Completed(), owner_id="w1")
+        assert following is not None
+        assert following.process.id == "run-2"
+        store.processes.start("a", id="run-3")
+        assert store.processes.claim_next(owner_id="w1") is None
+
     def test_the_place_of_a_lost_holder_is_free_when_its_lease_ends(
         self, store: BlockingStore, clock: ManualClock
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.queue_functions import QueueFunctions
@@ -33,13 +33,21 @@ class RunFunctions(QueueFunctions):
             params.token_hash,
             params.ttl_ms,
             self.is_retry,
-            self.patience,
+            self.patience if params.waits else 0,
         )
-        if verdict != "claimed":
-            return RunVerdict(verdict)
-        process = fetched(r.ProcessRow, columns[:PROCESS_COLUMNS])
-        self._wrote(process)
-        return RunVerdict(verdict, process, fetched(r.LeaseRow, columns[PROCESS_COLUMNS:]))
+        answer = run_verdict(verdict, columns)
+        if answer.process is not None:
+            self._wrote(answer.process)
+        return answer
+
+
+def run_verdict(verdict: str, columns: Sequence[Any]) -> RunVerdict:
+    """Return the verdict on a claim, with the columns of the run and of its lease."""
+    if verdict != "claimed":
+        return RunVerdict(verdict)
+    return RunVerdict(
+        verdict, fetched(r.ProcessRow, columns[:PROCESS_COLUMNS]), fetched(r.LeaseRow, columns[PROCESS_COLUMNS:])
+    )
 
 
 def kinds_of(kinds: Sequence[tuple[str, str | None]] | None) -> tuple[list[str] | None, list[str | None] | None]:

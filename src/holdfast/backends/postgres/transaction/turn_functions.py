@@ -13,13 +13,16 @@ from holdfast.backends.postgres.positions import position_text
 from holdfast.backends.postgres.transaction.base import columns_of, fits
 from holdfast.backends.postgres.transaction.function_calls import FunctionCalls, SharedCall
 from holdfast.backends.postgres.transaction.graph import places_of
-from holdfast.ports.fast_path_params import UNTIMED, EventParams, Head, TurnParams, TurnPlan
-from holdfast.ports.verdicts import EventVerdict, TurnVerdict
+from holdfast.backends.postgres.transaction.run_functions import PROCESS_COLUMNS, kinds_of, run_verdict
+from holdfast.errors import Corrupt
+from holdfast.ports.fast_path_params import UNTIMED, ClaimRunParams, EventParams, Head, TurnParams, TurnPlan
+from holdfast.ports.verdicts import EventVerdict, RunVerdict, TurnVerdict
 from holdfast.table_catalog import fetched
 
 USAGE_COLUMNS: Final = len(r.UsageRow.__struct_fields__)
 SESSION_COLUMNS: Final = len(r.SessionRow.__struct_fields__)
-PROCESS_COLUMNS: Final = len(r.ProcessRow.__struct_fields__)
+EVENT_COLUMNS: Final = 5 + PROCESS_COLUMNS + len(r.EventRow.__struct_fields__)
+"""Columns of the verdict on an event. Those of a claim follow, if one was asked for."""
 
 NOTHING: Final = (None,)
 
@@ -43,6 +46,7 @@ class TurnFunctions(FunctionCalls):
     """Reading a head locks the session."""
 
     _runner: StatementRunner
+    is_retry: bool
 
     async def position(self) -> str:
         reached = self._runner.reached
@@ -84,16 +88,20 @@ class TurnFunctions(FunctionCalls):
         self._found(head)
         return TurnVerdict(verdict, head=head)
 
-    async def append_event(self, params: EventParams) -> EventVerdict | None:
+    async def append_event(self, params: EventParams, then: ClaimRunParams | None = None) -> EventVerdict | None:
         numbers = await self._numbers_for(0 if params.batch is None else 1)
-        bindings = event_bindings(params, self.given_ms, numbers)
+        name, bindings = "append_event", event_bindings(params, self.given_ms, numbers)
+        if then is not None:
+            name = "append_and_claim"
+            bindings += [then.owner_id, *kinds_of(then.kinds), then.token_hash, then.ttl_ms, self.is_retry]
         if params.target_session_id is None:
             size = len(params.event.payload) + len(params.outcome or b"")
             key, together = params.event.process_id, (*bindings, False)
-            found = await self._call_shared(SharedCall("append_event", (*bindings, True), together, key, size))
+            found = await self._call_shared(SharedCall(name, (*bindings, True), together, key, size))
         else:
-            [found] = await self._call("append_event", *bindings, True)
-        verdict, now_ms, sequence, batch_id, is_enqueued, *columns, self._runner.reached = found
+            [found] = await self._call(name, *bindings, True)
+        verdict, now_ms, sequence, batch_id, is_enqueued, *columns, self._runner.reached = found[:EVENT_COLUMNS]
+        following = self._claimed_run(found[EVENT_COLUMNS:])
         process = None if columns[0] is None else fetched(r.ProcessRow, columns[:PROCESS_COLUMNS])
         event = None
         if verdict == "replayed":
@@ -104,8 +112,20 @@ class TurnFunctions(FunctionCalls):
         elif process is not None:
             self._found(process)
         return EventVerdict(
-            verdict, now_ms or 0, sequence or 0, batch_id, bool(is_enqueued), process, event, status=columns[2]
+            verdict, now_ms or 0, sequence or 0, batch_id, bool(is_enqueued), process, event, columns[2], following
         )
+
+    def _claimed_run(self, columns: Sequence[Any]) -> RunVerdict | None:
+        """Return the verdict on a claim that followed an event, None if none was asked for or the event was refused."""
+        if not columns or columns[0] is None:
+            return None
+        try:
+            answer = run_verdict(columns[0], columns[1:])
+        except Corrupt:
+            return RunVerdict("busy")  # put off: it is claimed. The event is in the log all the same.
+        if answer.process is not None:
+            self._wrote(answer.process)
+        return answer
 
 
 def fits_one_call(plan: TurnPlan) -> bool:
