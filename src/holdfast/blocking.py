@@ -187,6 +187,7 @@ class Events(Facet):
     """`store.events`, without await."""
 
     append = without_await(asynchronous.Events.append)
+    append_many = without_await(asynchronous.Events.append_many)
     signal = without_await(asynchronous.Events.signal)
     request_cancel = without_await(asynchronous.Events.request_cancel)
     after = without_await(asynchronous.Events.after)

@@ -3,6 +3,7 @@
 from holdfast.records.events import (
     AppendReceipt,
     Const,
+    EventDraft,
     EventType,
     Payload,
     Pointer,
@@ -20,6 +21,7 @@ from holdfast.records.events import (
 __all__ = [
     "AppendReceipt",
     "Const",
+    "EventDraft",
     "EventType",
     "Payload",
     "Pointer",

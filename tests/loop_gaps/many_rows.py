@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from tests.loop_gaps.calls import LIMITS, SMALL, Prepared, Size, new_name, new_session
 
 import holdfast
-from holdfast.events import EventType
+from holdfast.events import EventDraft, EventType
 from holdfast.processes import Completed, External
 from holdfast.queue import Group
 from holdfast.sessions import Child, FullGraph, Graph, ReplaceGraph, SessionMeta
@@ -309,6 +309,13 @@ async def shared_log(store: holdfast.Store, size: Size) -> str:
 
     name: str = await once(store, "log", make)
     return name
+
+
+async def append_events(store: holdfast.Store, size: Size) -> Prepared:
+    name, text = new_name("process"), page_text(size)
+    await store.processes.register(holdfast.ProcessRegistration(name, External(), event_types=[EventType("progress")]))
+    drafts = [EventDraft("progress", text, f"k{number}") for number in range(LIMITS.page)]
+    return lambda: store.events.append_many(name, drafts)
 
 
 async def events_page(store: holdfast.Store, size: Size) -> Prepared:
@@ -628,6 +635,7 @@ MANY_ROWS: dict[str, Callable[[holdfast.Store, Size], Awaitable[Prepared]]] = {
     "queue.fail": fail,
     "queue.dead_letters": dead_letters,
     "queue.sessions": queue_sessions,
+    "events.append_many": append_events,
     "events.after of 1,000 events": events_page,
     "events.after of one type": events_of_type,
     "events.recent": recent_events,

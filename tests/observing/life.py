@@ -170,6 +170,8 @@ class Life:
         done("processes.set_wait", store.processes.set_wait, "p1", SignalWait("go", ordinal=1))
         done("processes.clear_wait", store.processes.clear_wait, "p1")
         done("events.append", store.events.append, "p1", "progress", SECRET)
+        drafts = [holdfast.events.EventDraft("progress", SECRET)]
+        done("events.append_many", store.events.append_many, "p1", drafts)
         refused("events.append", holdfast.InvalidRequest, store.events.append, "p1", "undeclared", SECRET)
         done("events.signal", store.events.signal, "p1", "go", SECRET)
         ring = done("events.append", store.events.append, "p1", "ring", SECRET).event

@@ -244,6 +244,8 @@ async def processes(store: holdfast.Store, lease: holdfast.leases.Lease) -> None
     assert_type(run.follow("1@r1"), AsyncIterator[holdfast.events.ProcessEvent])
     assert_type(await run.signal("approve"), holdfast.events.AppendReceipt)
     assert_type(await run.cancel(reason="late"), holdfast.events.AppendReceipt)
+    drafts = [holdfast.events.EventDraft("news", {"a": 1}, "k")]
+    assert_type(await store.events.append_many("build", drafts, lease=lease), tuple[holdfast.events.AppendReceipt, ...])
     assert_type(await store.processes.retry("r1"), holdfast.processes.RunHandle)
     handed = await store.processes.complete_and_claim_next(lease, holdfast.processes.Completed(1), owner_id="w")
     assert_type(handed, tuple[holdfast.processes.Process, holdfast.processes.RunClaim | None])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast.columns import fitting, weight
@@ -19,7 +21,7 @@ from holdfast.records.leases import Lease
 from holdfast.records.processes import Process
 from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, ProcessRow
 from holdfast.rules import events as rules
-from holdfast.rules import leases, processes, verdicts
+from holdfast.rules import joint_events, leases, processes, verdicts
 from holdfast.rules import queue as queue_rules
 from holdfast.rules import runs as run_rules
 from holdfast.rules.sequences import require_gapless
@@ -187,6 +189,39 @@ async def append_new(
         await ready.keep(tx, batch.session_key, batch.family, freed=False)
         ready.tell(tx, wake.target.session_id)
     return written.process, AppendReceipt(rules.with_payload(written.event, intent.payload), wake, delivered)
+
+
+async def append_many(
+    tx: Transaction, process_id: str, intents: Sequence[rules.EventIntent], lease: Lease | None
+) -> tuple[AppendReceipt, ...]:
+    """Append events that neither end the process nor wake a session, in order: all of them or none."""
+    row = await _require(tx, process_id)
+    keys = [intent.replay_key for intent in intents if intent.replay_key is not None]
+    known = {event.replay_key: event for event in (await tx.find_replays(process_id, keys) if keys else ())}
+    await require_lease(tx, row, lease if any(intent.replay_key not in known for intent in intents) else None)
+    process, after = processes.process_of(row), row
+    position = await tx.position()
+    new: list[EventRow] = []
+    receipts: list[AppendReceipt] = []
+    for intent in intents:
+        stored = None if intent.replay_key is None else rules.replayed(intent, known.get(intent.replay_key))
+        event = stored or joint_events.require_plain(rules.plan(intent, process, now_ms=tx.now_ms)).row
+        receipts.append(
+            AppendReceipt(rules.with_payload(event, intent.payload), replayed=stored is not None, position=position)
+        )
+        if stored is not None:
+            continue
+        new.append(event)
+        known |= {} if event.replay_key is None else {event.replay_key: event}
+        after = run_rules.woken(processes.with_event(after, None, now_ms=tx.now_ms), intent.type, now_ms=tx.now_ms)
+        process = msgspec.structs.replace(process, event_count=after.event_count)
+    if new:
+        await tx.append_events(new, after)
+        for type in {event.type for event in new}:
+            tell_event(tx, process_id, type)
+        if after.due_at_ms != row.due_at_ms:
+            tell_run(tx, after)
+    return tuple(receipts)
 
 
 async def _delivery(tx: Transaction, wake: Wake, batch_id: str) -> tuple[str | None, BatchRow | None]:

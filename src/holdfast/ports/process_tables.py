@@ -73,6 +73,14 @@ class ProcessTables(Protocol):
         """
         ...
 
+    async def find_replays(self, process_id: str, replay_keys: Sequence[str]) -> list[r.EventRow]:
+        """Return the events with these replay keys."""
+        ...
+
+    async def append_events(self, events: Sequence[r.EventRow], process: r.ProcessRow) -> None:
+        """Insert events that neither end their process nor wake a session, and save the process."""
+        ...
+
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
         """Return matching events, ascending."""
         ...

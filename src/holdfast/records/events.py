@@ -150,6 +150,14 @@ class Wake(Record, frozen=True):
         )
 
 
+class EventDraft(Record, frozen=True):
+    """An event to append together with others."""
+
+    type: str
+    payload: Document = None
+    replay_key: str | None = None
+
+
 class AppendReceipt(Receipt, frozen=True):
     """An accepted event. `batch_id` is the queue batch that carries its wake, if it has a target."""
 

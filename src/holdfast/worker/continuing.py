@@ -108,11 +108,16 @@ async def _carry_over(
     Signals of children that ended are left: the next run looks at a child before it waits for one.
     """
     gone = run.signals.gone()
-    for name, payloads in signals.items():
-        for number in range(carried[name], len(payloads)):
-            if name != CHILD_ENDED and number not in gone[name]:
-                key = f"carried:{run.id}:{name}:{number + 1}"
-                await tx.events.append(following, f"{SIGNAL}{name}", payloads[number], replay_key=key)
+    drafts = [
+        holdfast.events.EventDraft(f"{SIGNAL}{name}", payloads[number], f"carried:{run.id}:{name}:{number + 1}")
+        for name, payloads in signals.items()
+        if name != CHILD_ENDED
+        for number in range(carried[name], len(payloads))
+        if number not in gone[name]
+    ]
+    most = tx.limits.batch_items
+    for first in range(0, len(drafts), most):
+        await tx.events.append_many(following, drafts[first : first + most])
 
 
 async def _living(store: holdfast.Store, children: list[str]) -> list[str]:

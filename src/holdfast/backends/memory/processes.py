@@ -113,6 +113,15 @@ class MemoryProcesses(MemoryQueue):
         [batch] = await self.insert_batches([write.batch])
         return msgspec.structs.replace(write, batch=batch)
 
+    async def find_replays(self, process_id: str, replay_keys: Sequence[str]) -> list[r.EventRow]:
+        keys = frozenset(replay_keys)
+        return [row for row in self.tables.events.between(*starting_with(process_id)) if row.replay_key in keys]
+
+    async def append_events(self, events: Sequence[r.EventRow], process: r.ProcessRow) -> None:
+        for event in events:
+            self.tables.events.put((event.process_id, event.sequence), event)
+        await self.save_process(process)
+
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
         found = (
             row

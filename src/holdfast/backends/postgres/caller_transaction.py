@@ -99,6 +99,8 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
         "save_process",
         "find_event",
         "find_replay",
+        "find_replays",
+        "insert_events",
         "insert_event",
         "ack_wake",
         "find_subscription",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import holdfast
+from holdfast.events import EventDraft
 from holdfast.grants import HandleDescriptor
 from holdfast.leases import OnProcess, OnSession
 from holdfast.maintenance import Progress
@@ -349,6 +350,14 @@ CALLS: list[Call] = [
         },
         "process_id:id type:id payload:document replay_key:id? wake_target:record? wake_target.session_id:id "
         "wake_target.frame_id:frame?",
+    ),
+    Call(
+        "events.append_many",
+        lambda w: {
+            "process_id": w.process, "events": [EventDraft("signal.go", {}, "k")], "lease": w.process_lease,
+        },
+        "process_id:id events:sequence events[0]:record events[0].type:id events[0].payload:document "
+        f"events[0].replay_key:id? lease:record? {parts('lease', LEASE)} lease.resource.process_id:id",
     ),
     Call(
         "events.signal",

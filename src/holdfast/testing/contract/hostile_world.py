@@ -228,7 +228,8 @@ STORES = frozenset({
     "events.signal", "events.request_cancel", "events.ack_wake", "grants.grant", "grants.transfer", "leases.claim",
     "leases.renew", "leases.release", "triggers.subscribe", "triggers.record", "triggers.emit", "triggers.mark_started",
     "triggers.mark_failed", "triggers.redeliver", "triggers.restore_occurrence", "queue.release", "leases.revoke",
-    "processes.retry", "processes.complete_and_claim_next", "schedules.put", "schedules.pause", "schedules.resume",
+    "processes.retry", "processes.complete_and_claim_next", "events.append_many",
+    "schedules.put", "schedules.pause", "schedules.resume",
     "schedules.run_now", "schedules.remove", "schedules.restore", "artifacts.put", "artifacts.put_content",
     "workers.heartbeat",
 })  # fmt: skip

@@ -9,8 +9,9 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
-from holdfast.events import EventType, ProcessEvent, TerminalRule
-from holdfast.processes import Completed, External
+from holdfast.events import EventDraft, EventType, Payload, ProcessEvent, TerminalRule, WakeRule
+from holdfast.leases import OnProcess
+from holdfast.processes import Completed, External, SignalWait
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 
 PATIENCE_MS = PATIENCE_S * 1_000
@@ -31,6 +32,7 @@ class LogContract(Contract):
             EventType("pong"),
             EventType("over", terminal=TerminalRule("completed")),
             EventType("late", after_terminal=True),
+            EventType("ring", wake=WakeRule(input=Payload())),
         ]
         store.processes.register(holdfast.ProcessRegistration("build", External(), event_types=kinds))
 
@@ -38,6 +40,82 @@ class LogContract(Contract):
         """Append events of these types, numbered."""
         for number, type in enumerate(types, start=1):
             store.events.append("build", type, number, replay_key=f"k{number}")
+
+    # Appending several events.
+
+    def test_events_that_are_appended_together_have_one_order_and_one_time(self, store: BlockingStore) -> None:
+        self.fill(store, "ping")
+        drafts = [EventDraft("pong", number, f"d{number}") for number in range(3)] + [EventDraft("ping", {"a": None})]
+        receipts = store.events.append_many("build", drafts)
+        assert [receipt.event for receipt in receipts] == list(store.events.after("build", 1))
+        shown = [(event.sequence, event.type, event.payload) for event in store.events.after("build", 1)]
+        assert shown == [(2, "pong", 0), (3, "pong", 1), (4, "pong", 2), (5, "ping", {"a": None})]
+        assert len({event.occurred_at_ms for event in store.events.after("build", 1)}) == 1
+        process = store.processes.get("build")
+        assert process is not None
+        assert process.event_count == 5
+        assert store.events.append_many("build", []) == ()
+        assert store.maintenance.verify().findings == ()
+
+    def test_events_that_are_in_the_log_are_not_appended_again_with_others(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
+        self.fill(store, "ping")
+        drafts = [EventDraft("pong", 2, "k2"), EventDraft("ping", 1, "k1"), EventDraft("pong", 2, "k2")]
+        receipts = store.events.append_many("build", drafts)
+        assert [(one.event.sequence, one.replayed) for one in receipts] == [(2, False), (1, True), (2, True)]
+        assert [one.replayed for one in store.events.append_many("build", drafts)] == [True] * 3
+        assert sequences(store.events.after("build")) == [1, 2]
+        with refused(bench, holdfast.errors.ReplayConflict):
+            store.events.append_many("build", [EventDraft("pong", 3, "k3"), EventDraft("pong", 3, "k2")])
+
+    @pytest.mark.parametrize(
+        ("field", "drafts"),
+        [
+            ("type", [EventDraft("ping"), EventDraft("undeclared")]),
+            ("events", [EventDraft("ping"), EventDraft("over", replay_key="end")]),
+            ("events", [EventDraft("ring")]),
+            ("events[1].type", [EventDraft("ping"), EventDraft("")]),
+            ("events[0].replay_key", [EventDraft("ping", replay_key="")]),
+            ("events[1]", [EventDraft("ping"), "ping"]),
+            ("events", "ping"),
+        ],
+    )
+    def test_of_events_that_are_appended_together_all_are_refused_or_none(
+        self, store: BlockingStore, bench: Bench, field: str, drafts: Any
+    ) -> None:
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.events.append_many("build", drafts)
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == field
+
+    def test_events_are_appended_together_under_a_lease_and_to_a_running_process(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
+        lease = store.leases.claim(OnProcess("build"), owner_id="w1")
+        drafts = [EventDraft("ping", 1, "p1")]
+        first = store.events.append_many("build", drafts, lease=lease)
+        assert store.leases.release(lease)
+        with refused(bench, holdfast.LeaseLost):
+            store.events.append_many("build", [*drafts, EventDraft("ping", 2, "p2")], lease=lease)
+        assert store.events.append_many("build", drafts, lease=lease)[0].event == first[0].event
+        store.processes.complete("build", Completed())
+        with refused(bench, holdfast.AlreadyTerminal):
+            store.events.append_many("build", [EventDraft("late"), EventDraft("ping")])
+        assert store.events.append_many("build", [EventDraft("late")])[0].event.sequence == 3
+        with refused(bench, holdfast.UnknownProcess):
+            store.events.append_many("nobody", drafts)
+
+    def test_signals_that_come_together_wake_a_sleeping_run(self, store: BlockingStore) -> None:
+        store.processes.start("research", id="run-1")
+        claim = store.processes.claim_next(owner_id="w1")
+        assert claim is not None
+        store.processes.suspend(claim.lease, seen=0, wait=SignalWait("go", ordinal=1))
+        assert store.processes.claim_next(owner_id="w1") is None
+        store.events.append_many("run-1", [EventDraft("progress", 1), EventDraft("signal.go", 2)])
+        woken = store.processes.claim_next(owner_id="w1")
+        assert woken is not None
+        assert woken.process.event_count == 2
 
     # Reading.
 

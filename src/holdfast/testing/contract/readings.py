@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.blocking import BlockingStore, Session
 from holdfast.errors import StoreClosed
-from holdfast.events import EventType
+from holdfast.events import EventDraft, EventType
 from holdfast.leases import Lease, OnProcess, OnSession, Token
 from holdfast.processes import Completed, External, ExternalRef, Process, SignalWait
 from holdfast.queue import WorkCompletion
@@ -110,6 +110,7 @@ WRITES: dict[str, Call] = {
     "processes.wait": lambda store: store.processes.wait("job", timeout_ms=1),
     "processes.forget_session": lambda store: store.processes.forget_session("chat"),
     "events.append": lambda store: store.events.append("job", "progress", 2),
+    "events.append_many": lambda store: store.events.append_many("job", [EventDraft("progress", 2)]),
     "events.signal": lambda store: store.events.signal("job", "go"),
     "events.request_cancel": lambda store: store.events.request_cancel("job"),
     "events.wait_for": lambda store: store.events.wait_for("job", "progress", after=99, timeout_ms=1),

@@ -277,6 +277,19 @@ INSERT INTO {schema}.events (
     $1::text, $2::bigint, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::bigint, $9::bigint, $10::bytea
 )
 
+-- name: insert_events
+INSERT INTO {schema}.events (
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+)
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM unnest(
+    $1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bigint[], $9::bigint[],
+    $10::bytea[]
+) AS event (
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+)
+
 -- name: find_event
 SELECT
     process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
@@ -290,6 +303,13 @@ SELECT
 FROM {schema}.events
 WHERE process_id || '' = $1::text
     AND replay_key = $2::text
+
+-- name: find_replays
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM {schema}.events
+WHERE process_id || '' = $1::text
+    AND replay_key = ANY($2::text[])
 
 -- name: list_events
 SELECT

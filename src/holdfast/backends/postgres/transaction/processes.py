@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
+from holdfast.backends.postgres.transaction.base import columns_of, portions
 from holdfast.backends.postgres.transaction.leases import PROCESS_LEASE
 from holdfast.backends.postgres.transaction.queue import Queue
 from holdfast.backends.postgres.transaction.run_functions import kinds_of
 from holdfast.limit_rows import RunLimit
+
+EVENT_COLUMNS: Final = len(r.EventRow.__struct_fields__)
 
 
 class Processes(Queue):
@@ -92,6 +96,15 @@ class Processes(Queue):
             return write
         [batch] = await self.insert_batches([write.batch])
         return msgspec.structs.replace(write, batch=batch)
+
+    async def find_replays(self, process_id: str, replay_keys: Sequence[str]) -> list[r.EventRow]:
+        return await self._all(r.EventRow, "find_replays", process_id, list(replay_keys))
+
+    async def append_events(self, events: Sequence[r.EventRow], process: r.ProcessRow) -> None:
+        for portion in portions(events):
+            await self._run("insert_events", *columns_of(portion, EVENT_COLUMNS))
+        await self.save_process(process)
+        self.seen.processes.append(process)
 
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
         bindings = (filter.process_id, filter.after, filter.limit)

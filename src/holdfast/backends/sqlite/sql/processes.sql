@@ -192,6 +192,13 @@ FROM events
 WHERE process_id = ?1
     AND replay_key = ?2
 
+-- name: find_replays
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM events
+WHERE process_id = ?1
+    AND replay_key IN (SELECT value FROM json_each(?2))
+
 -- name: insert_event
 INSERT INTO events (
     process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload

@@ -107,6 +107,13 @@ class Processes(Queue):
         [batch] = await self.insert_batches([write.batch])
         return msgspec.structs.replace(write, batch=batch)
 
+    async def find_replays(self, process_id: str, replay_keys: Sequence[str]) -> list[r.EventRow]:
+        return self._all(r.EventRow, "find_replays", (process_id, json_list(replay_keys)))
+
+    async def append_events(self, events: Sequence[r.EventRow], process: r.ProcessRow) -> None:
+        self._runner.run_many("insert_event", (msgspec.structs.astuple(event) for event in events))
+        await self.save_process(process)
+
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
         bindings = msgspec.structs.asdict(filter)
         if filter.pending_wakes:
