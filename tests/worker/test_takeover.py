@@ -247,11 +247,33 @@ def test_each_worker_looks_at_the_next_one_only_and_past_those_that_are_dead(mon
         assert looked == ["w1"], "the first follows the last"
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="processes cannot be waited for here")
+def test_a_renewer_waits_for_the_end_of_its_neighbour_without_looking_at_it() -> None:
+    here = own_identity()
+    with (
+        holdfast.open_blocking("memory:") as store,
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as neighbour,
+    ):
+        stat = process_stat(neighbour.pid)
+        assert stat is not None
+        told = msgspec.structs.replace(me(), id="w2", pid=neighbour.pid, process_start=stat[1])
+        store.workers.heartbeat(told, ttl_ms=600_000)
+        renewer = ClaimRenewer(store, "w1", ["slow"], 600_000)
+        renewer._renew([])
+        renewer._release_dead_neighbour()
+        assert renewer._pause_s() > 100, "no look is due before the next renewal"
+        assert not is_provably_dead(told, here)
+        neighbour.kill()
+        renewer._alarm.sleep(renewer._pause_s())
+        renewer._release_dead_neighbour()
+        assert [worker.id for worker in store.workers.list()] == ["w1"]
+
+
 def test_a_claim_that_is_renewed_late_does_not_wake_the_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open_blocking("memory:") as store:
         renewer = ClaimRenewer(store, "w1", ["slow"], 60_000)
         woken: list[float] = []
-        monkeypatch.setattr(renewer._changed, "notify", lambda: woken.append(time.monotonic()))
+        monkeypatch.setattr(renewer._alarm, "ring", lambda: woken.append(time.monotonic()))
         store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="slow"))
         claim = store.queue.claim_next(owner_id="w1")
         assert claim is not None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import holdfast
 from holdfast.log import INFO, WARNING, log_event
+from holdfast.worker.alarm import Alarm
 from holdfast.worker.identity import Identity, is_provably_dead, own_identity
 from holdfast.worker.outages import Outages
 
@@ -21,7 +22,7 @@ ROUNDS_A_LIFE = 3
 IDLE_SHARE = 2 / 3
 """Share of its lifetime after which the report of an idle worker is renewed. A failed report is soon tried again."""
 LOOK_AT_NEIGHBOUR_S = 0.5
-"""Interval at which the process of another worker of this host is checked."""
+"""Interval at which the process of another worker of this host is checked, where its end cannot be waited for."""
 SHOWN_CALLS = 100
 """Calls that a worker reports as running."""
 
@@ -105,7 +106,8 @@ class ClaimRenewer:
         self._wakes_s = 0.0
         """The time at which the thread wakes by itself."""
         self._held: set[Held] = set()
-        self._changed = threading.Condition()
+        self._changed = threading.Lock()
+        self._alarm = Alarm()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="holdfast-renewal", daemon=True)
 
@@ -121,8 +123,9 @@ class ClaimRenewer:
             replaced = [one for one in self._held if held.replaces(one)]
             self._held.add(held)
             # A thread that wakes early enough by itself is left alone: most claims end before their first renewal.
-            if held.due_s() < self._wakes_s:
-                self._changed.notify()
+            wakes_late = held.due_s() < self._wakes_s
+        if wakes_late:
+            self._alarm.ring()
         for one in replaced:
             if one.is_settling:
                 self.drop(one)
@@ -153,9 +156,10 @@ class ClaimRenewer:
         """End the thread, take the worker off the list, and close the store."""
         with self._changed:
             self._is_over = True
-            self._changed.notify()
+        self._alarm.ring()
         if self._thread.is_alive():
             self._thread.join()
+        self._alarm.close()
         try:
             self._store.workers.leave(self._owner_id)
         except holdfast.HoldfastError as error:
@@ -165,12 +169,12 @@ class ClaimRenewer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                if not self._is_due() and not self._is_over:
-                    pause_s = self._pause_s()
-                    self._wakes_s = time.monotonic() + pause_s
-                    self._changed.wait(pause_s)
-                if self._is_over:
-                    return
+                pause_s = 0.0 if self._is_over else self._pause_s()
+                self._wakes_s = time.monotonic() + pause_s
+            if pause_s:
+                self._alarm.sleep(pause_s)
+            if self._is_over:
+                return
             self._do_what_is_due()
 
     def _do_what_is_due(self) -> None:
@@ -196,7 +200,8 @@ class ClaimRenewer:
 
     def _pause_s(self) -> float:
         pause_s = max(0.0, self._due_s() - time.monotonic())
-        return min(pause_s, LOOK_AT_NEIGHBOUR_S) if self._neighbours else pause_s
+        is_watched = not self._neighbours or self._neighbours[0].pid == self._alarm.watched
+        return pause_s if is_watched else min(pause_s, LOOK_AT_NEIGHBOUR_S)
 
     # Renewing.
 
@@ -294,11 +299,13 @@ class ClaimRenewer:
         The workers of a host form a ring: each is checked by one other, however many there are.
         """
         now_s = time.monotonic()
-        if now_s < self._looked_s + LOOK_AT_NEIGHBOUR_S:
+        if now_s < self._looked_s + LOOK_AT_NEIGHBOUR_S and not self._alarm.has_ended:
             return
         self._looked_s = now_s
-        while self._neighbours and is_provably_dead(self._neighbours[0], self._here):
-            if not self._release(self._neighbours[0]):
+        while self._neighbours:
+            # Before the check: an end between the two is noticed by one of them.
+            self._alarm.watch(self._neighbours[0].pid)
+            if not is_provably_dead(self._neighbours[0], self._here) or not self._release(self._neighbours[0]):
                 return
 
     def _release_dead_neighbours(self) -> None:

@@ -1,0 +1,77 @@
+"""Lets one thread sleep until a time, until another thread rings, or until a process of this host ends.
+
+The end of a process is seen by a file descriptor, where the system has them (Linux 5.3). Elsewhere no process is
+watched, and the thread must look at it itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+from contextlib import suppress
+
+
+class Alarm:
+    """The sleep of one thread. Any thread may ring."""
+
+    def __init__(self) -> None:
+        self._rung = threading.Event()
+        self.watched: int | None = None
+        """The id of the process whose end interrupts a sleep; None if there is none, or it has ended."""
+        self.has_ended = False
+        """True from the end of the watched process on, until another one is watched."""
+        self._seen: int | None = None
+        self._process: int | None = None
+        self._bell: int | None = None
+        if sys.platform == "linux" and hasattr(os, "pidfd_open"):
+            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def ring(self) -> None:
+        """Interrupt the sleep, or the next one."""
+        if sys.platform == "linux" and self._bell is not None:
+            os.eventfd_write(self._bell, 1)
+        else:
+            self._rung.set()
+
+    def watch(self, pid: int) -> None:
+        """Interrupt sleeps when this process ends, and no other one. One that has ended is not watched again."""
+        if pid == self._seen:
+            return
+        self._forget()
+        self._seen, self.has_ended = pid, False
+        if sys.platform == "linux" and self._bell is not None:
+            with suppress(OSError):  # it is gone, or this system refuses: the caller finds out
+                self._process = os.pidfd_open(pid)
+                self.watched = pid
+
+    def _forget(self) -> None:
+        if self._process is not None:
+            os.close(self._process)
+        self._process = self.watched = None
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for so long at most. Called by one thread."""
+        if sys.platform != "linux" or self._bell is None:
+            self._rung.wait(seconds)
+            self._rung.clear()
+            return
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        if self._process is not None:
+            poll.register(self._process, select.POLLIN)
+        # Rounded up: a sleep that ends a little too early would be repeated at once.
+        ready = [number for number, _ in poll.poll(int(seconds * 1000) + 1)]
+        if self._bell in ready:
+            os.eventfd_read(self._bell)
+        if self._process in ready:
+            self._forget()
+            self.has_ended = True
+
+    def close(self) -> None:
+        """Release the descriptors, once no thread sleeps or rings any more."""
+        self._forget()
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            os.close(bell)
