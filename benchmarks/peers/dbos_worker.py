@@ -11,7 +11,7 @@ from dbos import DBOS, DBOSClient
 from benchmarks import crew
 
 NAME = "jobs"
-SHARE = 20
+SHARE = 8
 """It runs one in so many jobs: by its polling it takes minutes for all of them, at the same rate."""
 
 

@@ -44,6 +44,7 @@ from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite import budget, connection, readers
 from holdfast.backends.sqlite import schema_setup as sqlite_opening
 from holdfast.backends.sqlite.open_transaction import SqliteOpenTransaction
+from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.transaction.limits import Limits as SqliteLimits
 from holdfast.backends.sqlite.transaction.processes import Processes as SqliteProcesses
 from holdfast.backends.sqlite.transaction.streams import Streams as SqliteStreams
@@ -797,6 +798,25 @@ def a_run_is_known_by_its_id_alone(patch: pytest.MonkeyPatch) -> None:
 
 def a_run_may_be_claimed_while_its_lease_is_live(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseRow, "is_live", lambda *_: False)
+
+
+def a_run_is_ended_with_the_next_claim_without_its_lease(patch: pytest.MonkeyPatch) -> None:
+    """A holder that was lost ends its run, if it claims the next one in the same call."""
+    right = runs.complete
+
+    async def wrong(tx: Any, intent: Any, judgement: Any, _: Any, batch_id: str) -> Any:
+        return await right(tx, intent, judgement, None, batch_id)
+
+    patch.setattr(runs, "complete", wrong)
+
+
+def events_that_come_together_are_not_looked_up(patch: pytest.MonkeyPatch) -> None:
+    """Events that are in the log already are appended again, if they come with others."""
+
+    async def nothing(*_: Any) -> list[Any]:
+        return []
+
+    patch.setattr(SqliteTransaction, "find_replays", nothing)
 
 
 def a_sleep_forgets_what_came_before_it(patch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ from holdfast import codec, columns
 from holdfast.backends.sqlite import budget
 from holdfast.blocking import BlockingStore
 from holdfast.errors import DurabilityUncertain
-from holdfast.events import Const
+from holdfast.events import Const, EventDraft
 from holdfast.factory import open_backend
 from holdfast.ports import Backend
 from holdfast.processes import External
@@ -806,6 +806,22 @@ def a_live_run_is_not_claimed(folder: Path, _: pytest.FixtureRequest) -> None:
         RunClaimContract().test_a_run_under_a_live_lease_is_passed_however_it_was_taken(made.open(), made.clock)
 
 
+def a_lost_holder_ends_no_run(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        RunClaimContract().test_a_holder_whose_run_was_taken_over_is_refused(
+            made.open(), made, made.clock, "complete_and_claim_next"
+        )
+
+
+def events_count_once(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        store = made.open()
+        store.processes.start("research", id="run-1")
+        drafts = [EventDraft("progress", number, f"k{number}") for number in range(2)]
+        receipts = [store.events.append_many("run-1", drafts) for _ in range(2)]
+        assert [one.event for one in receipts[0]] == [one.event for one in receipts[1]]
+
+
 def no_signal_is_slept_through(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
         RunClaimContract().test_a_signal_that_came_before_the_sleep_is_not_missed(made.open(), made.clock)
@@ -951,6 +967,8 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.damage_takes_back_that_a_run_was_put_off, a_damaged_run_is_passed),
         (bugs.a_run_is_known_by_its_id_alone, another_run_under_an_id_conflicts),
         (bugs.a_run_may_be_claimed_while_its_lease_is_live, a_live_run_is_not_claimed),
+        (bugs.a_run_is_ended_with_the_next_claim_without_its_lease, a_lost_holder_ends_no_run),
+        (bugs.events_that_come_together_are_not_looked_up, events_count_once),
         (bugs.a_sleep_forgets_what_came_before_it, no_signal_is_slept_through),
         (bugs.a_signal_does_not_wake_a_suspended_run, a_signal_wakes),
         (bugs.an_owner_bound_run_of_a_lost_holder_is_run_again, an_owner_bound_run_is_not_run_again),
