@@ -1,4 +1,4 @@
-"""The sleep of the thread that renews claims: it ends in time, when another thread rings, or when a watched process ends."""
+"""The sleep of the thread that renews claims ends in time, by a ring, or with the process that it watches."""
 
 from __future__ import annotations
 
