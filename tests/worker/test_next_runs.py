@@ -111,7 +111,7 @@ def test_a_run_that_is_claimed_during_the_shutdown_is_given_back(monkeypatch: py
     assert asyncio.run(main()) == [("completed", 1), ("running", 0)]
 
 
-def test_a_worker_that_is_told_to_stop_claims_no_further_run() -> None:
+def test_a_stopping_worker_claims_no_further_run() -> None:
     async def main() -> list[tuple[str, int]]:
         async with holdfast.open("memory:") as store:
             worker = Worker(store, concurrency=1)

@@ -19,7 +19,7 @@ class Alarm:
     def __init__(self) -> None:
         self._rung = threading.Event()
         self.watched: int | None = None
-        """The id of the process whose end interrupts a sleep; None if there is none, or it has ended."""
+        """The process that interrupts a sleep when it ends; None without one, and after its end."""
         self.has_ended = False
         """True from the end of the watched process on, until another one is watched."""
         self._seen: int | None = None

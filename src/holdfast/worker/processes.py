@@ -268,7 +268,7 @@ class Runs:
     async def _settle_and_claim(
         self, run: Run, outcome: holdfast.processes.Completed
     ) -> Claimed[holdfast.processes.RunClaim] | None:
-        """End a run with its result, and claim the next one in the same trip, if its parent need not be told."""
+        """End a run with its result, and claim the next one in the same trip, unless it has a parent to notify."""
         runner = self._runner
         if parent_run(run.claim.process.provenance.caused_by) is None:
             sent_s = time.monotonic()
