@@ -98,25 +98,33 @@ DRAWN = {
 The seed draws them, so that each run has others. Measured tests are never left out: the lines that a run reaches do not
 depend on its seed.
 """
-DRAWN_BENCHES = dict.fromkeys(("second-blocking", "pooled-blocking", "sqlite-async", "postgres-async"), 3)
+DRAWN_BENCHES = dict.fromkeys(
+    ("memory-async", "second-blocking", "pooled-blocking", "sqlite-async", "postgres-async"), 3
+)
 """Benches that repeat the contract of another one."""
-DRAWN_VALUES = {"sqlite-blocking": 3, "postgres-blocking": 3}
-"""Benches of which a case runs with its first values always, and with its others in turn: in memory all of them run."""
+DRAWN_VALUES = 3
+"""A test runs with its first values on every engine, always, and with one in so many of its other values."""
+ALL_VALUES = ("rules", "docs", "contract/test_hostile.py")
+"""Tests of which every value is another promise, or of which a third is taken elsewhere."""
+ENGINES = frozenset({"memory", "sqlite", "postgres", "second", "pooled", "listening", "citus"})
 
 
 def is_drawn(item: pytest.Item) -> bool:
-    """Report whether this run's seed draws a test. Most tests always run."""
-    place = f"{item.path.relative_to(Path(__file__).parent).as_posix()}::{item.name}"
+    """Report whether this run's seed draws a test. Tests with their first values mostly run always."""
+    place = place_of(item)
     parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
-    bench = str(parameters.get("bench"))
     share = max(
-        DRAWN_BENCHES.get(bench, 1),
-        1 if is_first_of_its_values(item) else DRAWN_VALUES.get(bench, 1),
+        DRAWN_BENCHES.get(str(parameters.get("bench")), 1),
+        1 if is_first_of_its_values(item) or place.startswith(ALL_VALUES) else DRAWN_VALUES,
         *(share for start, share in DRAWN.items() if place.startswith(start)),
-        1,
     )
     drawn = zlib.crc32(f"{os.environ['HOLDFAST_SEED']} {item.nodeid}".encode()) % share == 0
     return drawn or is_measured(item)
+
+
+def place_of(item: pytest.Item) -> str:
+    """Return the place of a test below this folder: `rules/test_queue.py::test_a_claim[1]`."""
+    return f"{item.path.relative_to(Path(__file__).parent).as_posix()}::{item.name}"
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -135,8 +143,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 MEASURING = coverage.Coverage.current()
 """The measurement of this process, if it runs under coverage. It is stopped outside measured tests."""
-IS_WHOLE = MEASURING is None or "holdfast" in (MEASURING.get_option("run:source") or ())
-"""True if the whole package is measured, and not the decisions alone, which the tests below the command line reach."""
+IS_WHOLE = MEASURING is not None and "holdfast" in (MEASURING.get_option("run:source") or ())
+"""True if the whole package is measured, and not the decisions alone."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -177,39 +185,48 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def is_measured(item: pytest.Item) -> bool:
     """Report whether a test counts for coverage. Tracing doubles a test's cost, and the others reach no new lines."""
-    path = item.path.relative_to(Path(__file__).parent)
-    if path.parts[0] in UNMEASURED_FOLDERS or (path.parts[0] in ABOVE_DECISIONS and not IS_WHOLE):
-        return False
-    if f"{path.as_posix()}::{item.name}".startswith(UNMEASURED):
+    place = place_of(item)
+    if place.startswith(UNMEASURED) or not (IS_WHOLE or place.startswith(DECIDING)):
         return False
     parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
     bench = parameters.get("bench")
     if bench is None:
         # The layers above the backends run the same lines on any of them, and SQLite costs less.
-        is_above = path.parts[0] != "backends"
+        is_above = not place.startswith("backends/")
         return not parameters.get("seed") and not (is_above and "postgres" in parameters.values())
     if bench == "memory-blocking":
         return True
     # SQLite adds no line of a rule or an operation to those of memory. PostgreSQL adds those of its server functions,
     # which the first values of a case reach.
-    return (
-        bench == "postgres-blocking"
-        and is_first_of_its_values(item)
-        and not path.as_posix().startswith(MEASURED_IN_MEMORY)
-    )
+    return bench == "postgres-blocking" and is_first_of_its_values(item) and not place.startswith(MEASURED_IN_MEMORY)
 
 
 def is_first_of_its_values(item: pytest.Item) -> bool:
-    """Return True for a test's first values, on whichever bench."""
-    indices: Mapping[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
-    return not any(index for name, index in indices.items() if name != "bench")
+    """Return True for a test's first values, on whichever engine."""
+    callspec = getattr(item, "callspec", None)
+    indices: Mapping[str, int] = getattr(callspec, "indices", {})
+    values: Mapping[str, object] = getattr(callspec, "params", {})
+    return not any(index for name, index in indices.items() if not is_engine(values.get(name)))
+
+
+def is_engine(value: object) -> bool:
+    """Return True for a parameter that names a database, such as `sqlite` or `postgres-async`."""
+    return type(value) is str and value.partition("-")[0] in ENGINES
 
 
 UNMEASURED_MODULES = ("holdfast.__main__", "holdfast.adapters", "holdfast.testing", "holdfast.torture")
-ABOVE_DECISIONS = frozenset({"cli", "inspector", "observing", "transfer"})
-"""Tests of layers above the operations. Other tests reach every line that these reach of an operation or a rule."""
-UNMEASURED_FOLDERS = frozenset({"faults", "planted", "docs", "loop_gaps"})
+DECIDING = (
+    *("rules/", "contract/", "test_artifact_checks.py", "test_batches.py", "test_computing.py", "test_folder.py"),
+    *("test_judging.py", "test_key_frames.py", "test_listings.py", "test_log.py", "test_rare_answers.py"),
+    *("test_read_only.py", "test_verification.py", "backends/test_damaged_work.py"),
+    *("backends/sqlite/test_verify_damage.py", "worker/test_upkeep.py::test_a_damaged_delivery"),
+    *("worker/test_lifetime.py::test_a_handler_over_its", "worker/test_lifetime.py::test_a_run_of_a_version"),
+    *("worker/test_typed_arguments.py", "worker/test_typed_results.py", "worker/test_cancelled_runs.py"),
+    "worker/test_steps.py",
+)
+"""Tests that reach every line and branch of the rules and operations. Without `coverage`, only they are traced."""
 UNMEASURED = (
+    *("faults", "planted", "docs", "loop_gaps"),
     *(
         "test_house.py",
         "test_language.py",

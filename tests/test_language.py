@@ -94,13 +94,19 @@ def faults_of_name(name: str) -> bool:
     return FAULT.search(words) is not None or OPENING_OF_NAME.match(words) is not None
 
 
+def files(names: Sequence[str], *endings: str) -> list[Path]:
+    """Return files with these endings, and those of folders, but for hidden folders such as the peers' packages."""
+    found = [path for name in names for path in ([ROOT / name] if "." in name else sorted((ROOT / name).rglob("*")))]
+    shown = [path for path in found if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
+    return [path for path in shown if path.suffix in endings]
+
+
 def sources(*endings: str) -> list[Path]:
-    found = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")) if path.suffix in endings]
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
+    return files(FOLDERS, *endings)
 
 
 def pages() -> list[Path]:
-    return [path for name in PAGES for path in ([ROOT / name] if name.endswith(".md") else (ROOT / name).rglob("*.md"))]
+    return files(PAGES, ".md")
 
 
 def test_docstrings_comments_and_messages_are_plain() -> None:

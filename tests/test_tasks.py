@@ -84,24 +84,46 @@ def test_a_push_draws_other_tests_with_each_seed_and_a_release_runs_them_all(
     assert all("--draw" not in path.read_text(encoding="utf-8") for path in (ROOT / "tools").glob("*.py"))
 
 
-def test_no_measured_test_and_no_other_one_is_left_to_a_draw(
+def test_a_measured_test_and_the_first_values_on_every_engine_are_never_left_to_a_draw(
     hooks: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_SEED", "1")
     always = [
         *(case("contract/test_races.py", number, bench="memory-blocking") for number in range(50)),
         *(case(f"contract/test_{number}.py", 0, bench="postgres-blocking") for number in range(50)),
-        *(case("contract/test_queue.py", number, bench="memory-blocking") for number in range(50)),
-        *(case("backends/sqlite/test_kills.py", number) for number in range(50)),
+        *(case("rules/test_queue.py", number) for number in range(50)),
+        *(
+            case(f"worker/test_{number}.py", 0, engine=engine)
+            for number in range(50)
+            for engine in ("sqlite", "postgres")
+        ),
     ]
     assert [one.nodeid for one in always if not hooks.is_drawn(one)] == []
-    for bench in ("pooled-blocking", "sqlite-blocking", "postgres-blocking"):
-        drawn = [hooks.is_drawn(case("contract/test_queue.py", number, bench=bench)) for number in range(50)]
-        assert 0 < drawn.count(True) < 50, bench
+    second = case("worker/test_worker.py", 0, engine="postgres")
+    second.callspec.indices["engine"] = 1
+    assert hooks.is_first_of_its_values(second)
+    assert not hooks.is_first_of_its_values(case("worker/test_worker.py", 1, engine="postgres"))
 
 
-def test_draws_name_tests_that_there_are(hooks: ModuleType) -> None:
-    starts = (start.split("::")[0] for start in hooks.DRAWN)
+@pytest.mark.parametrize(
+    ("place", "parameters"),
+    [
+        ("contract/test_queue.py", {"bench": "pooled-blocking"}),
+        ("contract/test_queue.py", {"bench": "sqlite-blocking"}),
+        ("contract/test_queue.py", {"bench": "postgres-blocking"}),
+        ("backends/sqlite/test_kills.py", {}),
+    ],
+)
+def test_a_part_of_the_further_values_is_drawn(
+    hooks: ModuleType, monkeypatch: pytest.MonkeyPatch, place: str, parameters: dict[str, str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SEED", "1")
+    drawn = [hooks.is_drawn(case(place, number, **parameters)) for number in range(90)]
+    assert 15 < drawn.count(True) < 50
+
+
+def test_draws_and_traces_name_tests_that_there_are(hooks: ModuleType) -> None:
+    starts = [start.split("::")[0] for start in (*hooks.DRAWN, *hooks.DECIDING, *hooks.UNMEASURED, *hooks.ALL_VALUES)]
     assert [start for start in starts if not [*(ROOT / "tests").glob(f"{start}*")]] == []
 
 
