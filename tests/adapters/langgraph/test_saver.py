@@ -183,6 +183,58 @@ def test_a_run_that_names_its_checkpoint_may_branch_off(url: str) -> None:
 # ---------------------------------------------------------------------------- puts
 
 
+def test_a_copied_checkpoint_stands_beside_the_one_it_copies(url: str) -> None:
+    with HoldfastSaver(url) as saver:
+        graph = chat_graph(saver)
+        graph.invoke(hello("hi"), THREAD)
+        second = next(one for one in graph.get_state_history(THREAD) if one.next == ("answer",))
+        copied = graph.update_state(second.config, None, as_node="__copy__")
+        assert said(graph.invoke(None, copied)) == ["hi", "answer 1"]
+
+
+def test_a_subgraph_begins_anew_if_its_graph_is_replayed_from_before_it(url: str) -> None:
+    inner = StateGraph(Chat)
+    inner.add_node("answer", answer)
+    inner.add_edge(START, "answer")
+    outer = StateGraph(Chat)
+    outer.add_node("inner", inner.compile(checkpointer=True))
+    outer.add_edge(START, "inner")
+    with HoldfastSaver(url) as saver:
+        graph = outer.compile(checkpointer=saver)
+        graph.invoke(hello("hi"), THREAD)
+        before = next(one for one in graph.get_state_history(THREAD) if one.next == ("inner",))
+        assert said(graph.invoke(None, before.config)) == ["hi", "answer 1"]
+
+
+def test_the_last_of_several_answers_to_an_interrupt_counts(url: str) -> None:
+    with HoldfastSaver(url) as saver:
+        config = put(saver, "c1", a=1)
+        saver.put_writes(config, [("__resume__", ["old"]), ("__resume__", ["new"])], "task")
+        found = saver.get_tuple(config)
+        assert found is not None
+        assert found.pending_writes == [("task", "__resume__", ["new"])]
+
+
+def test_an_id_equals_any_text_that_says_so() -> None:
+    class AnyText(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, str)
+
+        __hash__ = str.__hash__
+
+    with HoldfastSaver("memory:") as saver:
+        put(saver, "c1", a=1)
+        found = saver.get_tuple({"configurable": {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": "c1"}})
+        assert found is not None
+        named = found.config["configurable"]["checkpoint_id"]
+        assert named == AnyText()
+        assert named == "c1"
+        assert named != "c2"
+        assert {named: 1}["c1"] == 1
+
+
 def test_a_put_whose_answer_was_lost_is_stored_once(url: str) -> None:
     with holdfast.open_blocking(url) as store, HoldfastSaver(store) as saver:
         checkpoint: Any = {**empty_checkpoint(), "channel_values": {"a": [1]}, "channel_versions": {"a": 1}}

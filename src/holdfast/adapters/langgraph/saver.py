@@ -41,6 +41,14 @@ class Addressed(str):
 
     __slots__ = ()
 
+    def __eq__(self, other: object) -> bool:
+        # As for plain text: a subclass of str decides what it equals.
+        if isinstance(other, str) and type(other) not in (str, Addressed):
+            return NotImplemented
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
 
 class HoldfastSaver(BaseCheckpointSaver[Any]):
     """A checkpointer that keeps threads in a Holdfast store: `graph.compile(checkpointer=HoldfastSaver("agent.db"))`.
@@ -338,7 +346,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             versions=checkpoint["channel_versions"],
             fresh=frozenset(new_versions),
             value=value,
-            may_branch=isinstance(parent, Addressed),
+            # A fork copies a checkpoint beside itself, under the same parent.
+            may_branch=isinstance(parent, Addressed) or described.get("source") == "fork",
             gist=next(filter(None, (_gist(values.get(channel)) for channel in new_versions)), ""),
         )
 
@@ -348,12 +357,13 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         checkpoint_id = _checkpoint_id(config)
         if checkpoint_id is None:
             raise InvalidRequest("config", "names no checkpoint_id, which writes are stored on")
-        stored: list[StoredWrite] = []
+        stored: dict[int, StoredWrite] = {}
         for index, (channel, value) in enumerate(writes):
             kind, data = self._dumped(f"writes[{index}]", value)
+            # Channels of LangGraph's own have one place for each task. The last write counts.
             place = WRITES_IDX_MAP.get(channel, index)
-            stored.append(StoredWrite(FORMAT, channel, kind, data, task_path, task_id, place))
-        return _place_of(config), checkpoint_id, stored
+            stored[place] = StoredWrite(FORMAT, channel, kind, data, task_path, task_id, place)
+        return _place_of(config), checkpoint_id, [*stored.values()]
 
     def _metadata(self, checkpoint: StoredCheckpoint) -> dict[str, Any]:
         typed = {key: self._loaded(value) for key, value in checkpoint.typed_metadata.items()}

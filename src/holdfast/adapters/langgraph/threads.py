@@ -118,8 +118,8 @@ class Threads:
         if head is None or head.checkpoint.id in (draft.parent, draft.id):
             return
         if draft.parent is None:
-            # A run that began on an empty thread.
-            if draft.metadata.get("source") == "input" and draft.metadata.get("step") == -1:
+            # A run that began on an empty thread. A subgraph begins anew if its graph is replayed from before it.
+            if not place.namespace and draft.metadata.get("source") == "input" and draft.metadata.get("step") == -1:
                 raise ThreadConflict(place.thread_id, None, head.checkpoint.id)
             return
         ids = payloads.from_group(draft.parent)
