@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 FILES = (
     "tests/test_checkpoint_migration.py",
     "tests/test_delta_channel_exit_mode.py",
@@ -28,6 +30,7 @@ FILES = (
 """Tests that use a checkpointer of a database."""
 
 
+@pytest.mark.timeout(1_500)
 def test_the_runtime_tests_of_langgraph_pass(run_suite: Callable[..., None], lasting_url: str) -> None:
     run_suite(
         adapter="langgraph",
@@ -37,4 +40,5 @@ def test_the_runtime_tests_of_langgraph_pass(run_suite: Callable[..., None], las
         plugin="langgraph_saver",
         url=lasting_url,
         options=("-p", "no:asyncio", "-p", "no:langsmith_plugin"),
+        marks=True,
     )

@@ -1,13 +1,13 @@
 """A pytest plugin: LangGraph's runtime tests get a HoldfastSaver where they would get a SqliteSaver.
 
-Each saver has a store of its own: a new file, or a new schema of the database.
+Each saver has a store of its own: a new file, or a new schema of the database. The replacement happens when this module
+is imported: the suite's conftest, which takes the functions by name, is imported later.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from tests import conftest_checkpointer  # of the suite
 
 import holdfast
 from holdfast.adapters.langgraph import HoldfastSaver
@@ -23,6 +24,9 @@ from holdfast.adapters.langgraph import HoldfastSaver
 URL = os.environ["HOLDFAST_ADAPTER_URL"]
 # Read when the suite's conftest is imported: no servers of its own.
 os.environ["NO_DOCKER"] = "true"
+
+MADE: list[HoldfastSaver] = []
+"""Savers that the current test was given."""
 
 
 @contextmanager
@@ -38,6 +42,7 @@ def saver() -> Iterator[HoldfastSaver]:
             holdfast.open_blocking(url, options=options) as store,
             HoldfastSaver(store, serde=JsonPlusSerializer()) as opened,
         ):
+            MADE.append(opened)
             yield opened
 
 
@@ -48,12 +53,22 @@ async def async_saver() -> AsyncIterator[HoldfastSaver]:
         yield opened
 
 
-def pytest_configure() -> None:
-    sys.path.insert(0, str(Path.cwd()))
-    from tests import conftest_checkpointer
+conftest_checkpointer._checkpointer_sqlite = saver
+conftest_checkpointer._checkpointer_sqlite_aio = async_saver
 
-    conftest_checkpointer._checkpointer_sqlite = saver
-    conftest_checkpointer._checkpointer_sqlite_aio = async_saver
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    MADE.clear()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Mark tests that used the replacement. One that got another saver proves nothing, and fails."""
+    assert MADE, "the test was given a saver that is not ours"
+    item.user_properties.append(("holdfast", "used"))
+    return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
