@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, Unpack
 
 from holdfast.errors import HoldfastError, InvalidRequest, StoreForked, TransactionExpired, Unavailable
 from holdfast.ports import Backend, Ending, IsLeft, NoReader, Operation, OperationFlags
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 from holdfast.wait import Waiting
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class OpenTransaction(CallerTransaction):
         finally:
             self._in_use.release()
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:  # noqa: ARG002
+    async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:  # noqa: ARG002
         """Run an operation that only reads. It sees the transaction's own changes."""
         return await self.write(operation)
 

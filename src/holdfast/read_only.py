@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, Unp
 from holdfast.errors import InvalidRequest
 from holdfast.ports import Backend, Begun, IsLeft, Operation, OperationFlags
 from holdfast.ports.freshness import Freshness
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Read(Protocol):
     """Runs an operation that only reads, as `ports.Backend.read` does."""
 
-    async def __call__(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+    async def __call__(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Run it in one snapshot."""
         ...
 
@@ -48,7 +48,7 @@ class ReadingBackend:
         """Return the statements that create the schema."""
         return self._backend.ddl()
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Run an operation that only reads, in one snapshot."""
         return await self._read(operation, view=view)
 

@@ -34,7 +34,7 @@ from holdfast.ports.tables import (
 )
 from holdfast.ports.trigger_tables import ScheduleTables, TriggerTables
 from holdfast.ports.worker_tables import WorkerTables
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -163,7 +163,7 @@ class Backend(Protocol):
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
         ...
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Run an operation that only reads, in one snapshot. `view` announces what it is going to read."""
         ...
 

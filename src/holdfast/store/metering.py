@@ -12,7 +12,7 @@ from holdfast import rows as r
 from holdfast.ports import Backend, Begun, IsLeft, Operation, OperationFlags, Transaction
 from holdfast.ports.fast_paths import FastPaths
 from holdfast.ports.freshness import Freshness
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -131,7 +131,7 @@ class CountingBackend:
         with Counts(operation, tally, writes=True) as counts:
             return await self._backend.write(counts.run, **flags)
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Run an operation that only reads, and count the reads of its last run."""
         tally = TALLY.get()
         if tally is None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, TypeGuard, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar, Unpack
 
 from holdfast.errors import InvalidRequest, LeaseHeld, SessionBindingConflict, WaitTimeout
 from holdfast.operations import attachments, commits, queue, sessions
 from holdfast.operations.ready import queue_topic
-from holdfast.ports import Operation, Transaction
+from holdfast.ports import Operation, OperationFlags, Transaction
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
 from holdfast.records.common import Document, Page
 from holdfast.records.graph import ActivePath, Append, FullGraph, IdRange, Node, ReadScope
@@ -17,7 +17,7 @@ from holdfast.records.leases import OnSession
 from holdfast.records.limits import Limits
 from holdfast.records.queue import TURN, Delivery, MergeKey, Slot, WorkBatch, WorkClaim, WorkDraft
 from holdfast.records.sessions import SessionMeta
-from holdfast.rows import RevisionRow, SessionRow, ViewQuery
+from holdfast.rows import GroupQuery, PrefetchQuery, RevisionRow, SessionRow, ViewQuery
 from holdfast.rules import checks, node_ranges, tombstones
 from holdfast.rules import commits as commit_rules
 from holdfast.rules import graph as graph_rules
@@ -59,12 +59,12 @@ class Session(SessionControl):
         """The session that the handle is bound to, None while it is unbound."""
         return self._binding.session_id
 
-    async def _write(self, operation: Operation[tuple[SessionRow | None, T]], *, heavy: bool = False) -> T:
-        row, result = await self._context.backend.write(operation, heavy=heavy)
+    async def _write(self, operation: Operation[tuple[SessionRow | None, T]], **promises: Unpack[OperationFlags]) -> T:
+        row, result = await self._context.backend.write(operation, **promises)
         self._binding.learn(row)
         return result
 
-    async def _read(self, operation: Operation[tuple[SessionRow | None, T]], *, view: ViewQuery | None = None) -> T:
+    async def _read(self, operation: Operation[tuple[SessionRow | None, T]], *, view: PrefetchQuery | None = None) -> T:
         row, result = await self._context.backend.read(operation, view=view)
         self._binding.learn(row)
         return result
@@ -189,6 +189,7 @@ class Session(SessionControl):
         if ids is not None:
             id_range = node_ranges.check_ids("ids", ids, limits)
             id_place = checks.cursor("nodes by id", after, [str, int])
+            is_first = id_place is None and seen_at is None and not descending
             return await self._read(
                 lambda tx: sessions.nodes_by_id_page(
                     tx,
@@ -199,7 +200,10 @@ class Session(SessionControl):
                     after=None if id_place is None else (id_place[0], id_place[1]),
                     newest_first=descending,
                     limit=size,
-                )
+                ),
+                view=GroupQuery(address[0], id_range.first, id_range.before, checked_kind, size + 1)
+                if is_first
+                else None,
             )
         place = checks.cursor("nodes", after, [int, int])
         return await self._read(
@@ -438,7 +442,12 @@ class Session(SessionControl):
         address = self._binding.address()
         keep = checks.one_of("on_conflict", on_conflict, ("refuse", "keep")) == "keep"
         intents, heavy = await self._context.prepared(graph_rules.check_nodes, "nodes", nodes, self._context.limits)
-        return await self._write(lambda tx: commits.add_nodes(tx, address, intents, keep=keep), heavy=heavy)
+        return await self._write(
+            lambda tx: commits.add_nodes(tx, address, intents, keep=keep),
+            single_write=True,
+            serialize_on=address[0],
+            heavy=heavy,
+        )
 
     async def history(
         self, *, after: str | None = None, newest_first: bool = False, limit: int = checks.DEFAULT_PAGE

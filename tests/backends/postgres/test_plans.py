@@ -57,6 +57,7 @@ RANGES = {"batches_unsettled": ["session_key"], "usage_pkey": ["session_key"], "
 
 HOT = [
     "gather_view",
+    "gather_group",
     "read_path",
     "find_nodes",
     "list_processes_of_status",

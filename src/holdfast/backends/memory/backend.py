@@ -22,7 +22,7 @@ from holdfast.open_transaction import refuse_inside
 from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags
 from holdfast.ports.freshness import Freshness, foreign
 from holdfast.read_only import ReadingBackend
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 from holdfast.wait import Waiting, run_made
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class MemoryBackend(LocalBackend):
             self._signals.publish_all()
         return tables
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Run an operation alone, and roll back its staged writes."""
         self._check_usable()
         return await self._locked(partial(self._with_lock, partial(self._read, operation)))

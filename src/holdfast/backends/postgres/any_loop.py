@@ -23,7 +23,7 @@ from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFl
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class AnyLoopPostgres(PostgresBackend):
         refuse_inside(self, "this write")
         return await self._elsewhere(lambda other: other.write(operation, **flags))
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Run an operation that only reads, in one snapshot."""
         if self._is_home:
             return await super().read(operation, view=view)
@@ -95,7 +95,7 @@ class AnyLoopPostgres(PostgresBackend):
         """Return this store for reads only, by the replica if there is one and it has reached the position."""
         here = super().reader(freshness)
 
-        async def read(operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+        async def read(operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
             if self._is_home:
                 return await here.read(operation, view=view)
             return await self._elsewhere(lambda other: other.reader(freshness).read(operation, view=view))

@@ -42,7 +42,7 @@ from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFl
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 from holdfast.signals import Signals
 from holdfast.wait import AsyncWaiting, Deferred
 
@@ -181,7 +181,7 @@ class PostgresBackend:
 
         return await self._run(run, state)
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Run an operation that only reads, in one snapshot. One statement fetches the rows of `view`."""
         state = RetryState(idempotent=False)
 
@@ -307,7 +307,7 @@ class PostgresBackend:
         self._check_usable(anywhere=True)
         position = None if freshness.position is None else position_of(freshness.position, self._executor.system)
 
-        async def read(operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+        async def read(operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
             return await self._counted(partial(self._fresh.read, operation, view, freshness, position))
 
         return ReadingBackend(self, read)

@@ -221,7 +221,7 @@ class PostgresCallerTransaction(CallerTransaction):
         """Run an operation in the caller's transaction. If it raises, the transaction is as it was before."""
         return await self._run(operation, writes=True, heavy=flags.get("heavy", False))
 
-    async def read(self, operation: Operation[T], *, view: r.ViewQuery | r.EventFilter | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: r.PrefetchQuery | None = None) -> T:
         """Run an operation that only reads, in the snapshot of the caller's transaction if it has one."""
         return await self._run(operation, writes=False)
 

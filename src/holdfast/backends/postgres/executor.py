@@ -22,7 +22,7 @@ from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import PostgresOptions
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 from holdfast.statements import Statements
 
 T = TypeVar("T")
@@ -188,7 +188,7 @@ class Executor:
             if runner.is_connected:
                 await self.connections.release(runner.connection)
 
-    async def prefetched(self, operation: Operation[T], view: ViewQuery | EventFilter) -> tuple[T, list[str]] | None:
+    async def prefetched(self, operation: Operation[T], view: PrefetchQuery) -> tuple[T, list[str]] | None:
         """Run a read on rows fetched by one statement. Return None if it needs a transaction."""
         if self.distribution:
             # The nodes of a cluster cannot send each other rows inside arrays.

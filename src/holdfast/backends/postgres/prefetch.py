@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
 from holdfast import columns
 from holdfast import rows as r
@@ -17,18 +17,22 @@ from holdfast.records.limits import LARGEST_INTEGER
 from holdfast.table_catalog import all_fetched, fetched
 
 PATH_NODES: Final = 5_000
-"""The longest path in one row, which the driver decodes in one go: about 15 ms. A longer one is read row by row."""
+"""The longest path of a prefetched view, whose rows are checked in one go. A longer one is read in a transaction."""
+
+VIEW_COLUMNS: Final = 5
+"""The arrays of a view. The next column says if the path takes a transaction, and the others are those of a node."""
 
 
 class PrefetchedView:
     """Prefetched rows of one session's newest view. Any other read raises NeedsTransaction."""
 
-    def __init__(self, found: Sequence[Sequence[Sequence[object]]], last: int | None) -> None:
-        sessions, heads, turns, path, blobs, ledger = found
+    def __init__(self, found: Sequence[Sequence[Any]], path: Sequence[Sequence[Any]], last: int | None) -> None:
+        sessions, heads, turns, blobs, ledger = found
         self.session = fetched(r.SessionRow, sessions[0]) if sessions else None
         self.head = fetched(r.RevisionRow, heads[0]) if heads else None
         self._turn = fetched(r.RevisionRow, turns[0]) if turns else None
-        self._path = proven_path(all_fetched(r.NodeRow, path))
+        # A parent has a smaller key than its child.
+        self._path = proven_path(sorted(all_fetched(r.NodeRow, path), key=_node_key, reverse=True))
         self._blobs = all_fetched(r.BlobRow, blobs)
         self._ledger = all_fetched(r.UsageRow, ledger)
         self._last = last
@@ -62,6 +66,32 @@ class PrefetchedView:
         return self._path
 
 
+class PrefetchedGroup:
+    """Prefetched rows of a session's nodes with ids in a range. Any other read raises NeedsTransaction."""
+
+    def __init__(self, found: Sequence[Sequence[Sequence[object]]], query: r.GroupQuery) -> None:
+        sessions, nodes = found
+        self._query = query
+        self._session = fetched(r.SessionRow, sessions[0]) if sessions else None
+        self._nodes = all_fetched(r.NodeRow, nodes)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing(self, name)
+
+    async def find_session(self, session_id: str, *, key_only: bool = False) -> r.SessionRow | None:
+        return self._session
+
+    async def read_nodes_by_id(
+        self, segment: r.Segment, *, kind: str | None, first: str, before: str | None, descending: bool, limit: int
+    ) -> list[r.NodeRow]:
+        asked = r.GroupQuery(self._query.session_id, first, before, kind, limit)
+        if descending or asked != self._query or self._session is None:
+            raise NeedsTransaction("another page")
+        if segment.session_key != self._session.session_key:
+            raise NeedsTransaction("inherited nodes")
+        return self._nodes
+
+
 class PrefetchedLog:
     """Prefetched rows of one page of a process's log. Any other read raises NeedsTransaction."""
 
@@ -84,10 +114,18 @@ class PrefetchedLog:
 
 
 async def prefetch(
-    runner: StatementRunner, query: r.ViewQuery | r.EventFilter, cache: RowCache
-) -> PrefetchedView | PrefetchedLog:
+    runner: StatementRunner, query: r.PrefetchQuery, cache: RowCache
+) -> PrefetchedView | PrefetchedGroup | PrefetchedLog:
     """Fetch the rows of a query."""
-    return await (_log if isinstance(query, r.EventFilter) else _view)(runner, cast("Any", query), cache)
+    match query:
+        case r.EventFilter():
+            return await _log(runner, query, cache)
+        case r.GroupQuery():
+            asked = query.session_id, query.first, query.before, query.kind, query.limit, columns.PAGE_BYTES
+            [found] = await runner.all("gather_group", *asked)
+            return PrefetchedGroup(found, query)
+        case _:
+            return await _view(runner, query, cache)
 
 
 async def _log(runner: StatementRunner, query: r.EventFilter, cache: RowCache) -> PrefetchedLog:
@@ -107,15 +145,20 @@ async def _view(runner: StatementRunner, query: r.ViewQuery, cache: RowCache) ->
     try:
         last = LARGEST_INTEGER if query.last is None else query.last
         asked = query.session_id, last, columns.PAGE_BYTES, query.turn_id, PATH_NODES
-        [(*found, too_large)] = await runner.all("gather_view", *asked)
+        [view, *path] = await runner.all("gather_view", *asked)
     except DriverFailure as failure:
         if state_of(failure.cause) in DAMAGED_TEXT:
             raise NeedsTransaction("refs that do not decode") from failure.cause
         raise
-    if too_large:
-        raise NeedsTransaction("a path that is too large for one row")
-    prefetched = PrefetchedView(found, query.last)
+    if view[VIEW_COLUMNS]:
+        raise NeedsTransaction("a path that is too large for one statement, or damaged")
+    first = VIEW_COLUMNS + 1
+    prefetched = PrefetchedView(view[:VIEW_COLUMNS], [node[first:] for node in path], query.last)
     await runner.before_unpacking(prefetched.unpacked_bytes)
     if prefetched.session is not None:
         cache.learn_head(prefetched.session, prefetched.head)
     return prefetched
+
+
+def _node_key(row: r.NodeRow) -> int:
+    return row.node_key

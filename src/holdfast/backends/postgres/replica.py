@@ -26,7 +26,7 @@ from holdfast.errors import HoldfastError, InvalidRequest, ReplicaBehind, Unavai
 from holdfast.log import INFO, WARNING, log_event
 from holdfast.ports import Operation
 from holdfast.ports.freshness import Freshness
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 
 T = TypeVar("T")
 
@@ -216,7 +216,7 @@ class FreshReads:
     async def read(
         self,
         operation: Operation[T],
-        view: ViewQuery | EventFilter | None,
+        view: PrefetchQuery | None,
         freshness: Freshness,
         position: Position | None,
     ) -> T:
@@ -305,7 +305,7 @@ class FreshReads:
             await self._retried(partial(self._once, self._primary, _nothing, position))
 
 
-async def _run(operation: Operation[T], view: ViewQuery | EventFilter | None, executor: Executor) -> T:
+async def _run(operation: Operation[T], view: PrefetchQuery | None, executor: Executor) -> T:
     """Run an operation in one snapshot."""
     answer = None if view is None else await executor.prefetched(operation, view)
     if answer is None:

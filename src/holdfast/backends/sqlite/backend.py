@@ -29,7 +29,7 @@ from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFl
 from holdfast.ports.freshness import Freshness, foreign
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PRIVATE, SqliteOptions
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 from holdfast.signals import Change
 from holdfast.wait import Waiting
 
@@ -114,7 +114,7 @@ class SqliteBackend(LocalBackend):
         result: T = await ticket.answer()
         return result
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Run an operation that only reads, in one snapshot."""
         self._check_usable()
         readers = self._readers

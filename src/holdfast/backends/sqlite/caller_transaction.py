@@ -28,7 +28,7 @@ from holdfast.interrupts import raised_by_handler
 from holdfast.open_transaction import CallerTransaction
 from holdfast.ports import Clock, Operation, OperationFlags
 from holdfast.records.options import SqliteOptions
-from holdfast.rows import EventFilter, ViewQuery
+from holdfast.rows import PrefetchQuery
 from holdfast.wait import Waiting, run_made, run_to_end
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ class SqliteCallerTransaction(CallerTransaction):
             except apsw.Error as error:
                 raise translated(error, self._path) from error
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Like `write`: a write transaction is a snapshot that includes the caller's own changes."""
         return await self.write(operation)
 

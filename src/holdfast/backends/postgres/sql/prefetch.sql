@@ -93,7 +93,66 @@ SELECT
         ORDER BY sequence
     )
 
--- Returns everything in the view of a session: the session, its head, the path to the leaf, contents and counters.
+-- Returns a session and the first page of its own nodes with ids in a range. Inherited nodes are read in a transaction.
+-- name: gather_group
+WITH session AS MATERIALIZED (
+    SELECT
+        session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+        deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+    ORDER BY incarnation DESC
+    LIMIT 1
+)
+SELECT
+    ARRAY(
+        SELECT ROW(
+            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        )
+        FROM session
+    ),
+    ARRAY(
+        SELECT ROW(
+            page.node_key, page.session_key, page.epoch, page.node_id, page.parent_key, page.kind, page.frame_id,
+            page.caused_by, page.created_at_ms, page.payload, page.mark, page.revision,
+            (
+                SELECT parent.node_id
+                FROM {schema}.nodes AS parent
+                WHERE parent.family = page.family
+                    AND parent.node_key = page.parent_key
+            )
+        )
+        FROM (
+            SELECT
+                node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
+                node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+                sum(octet_length(node.payload) + coalesce(octet_length(node.caused_by), 0)) OVER (
+                    ORDER BY node.node_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+                ) AS bytes_before
+            FROM session
+            CROSS JOIN LATERAL (
+                SELECT
+                    own.family, own.node_key, own.session_key, own.epoch, own.node_id, own.parent_key, own.kind,
+                    own.frame_id, own.caused_by, own.created_at_ms, own.payload, own.mark, own.revision
+                FROM {schema}.nodes AS own
+                WHERE own.session_key = session.session_key
+                    AND own.epoch = session.epoch
+                    AND own.node_id >= $2::text
+                    AND ($3::text IS NULL OR own.node_id < $3::text)
+                    AND own.family = session.family
+                    AND own.mark = 0
+                    AND ($4::text IS NULL OR own.kind = $4::text)
+                ORDER BY own.node_id
+                LIMIT $5::bigint
+            ) AS node
+        ) AS page
+        WHERE coalesce(page.bytes_before, 0) < $6::bigint
+        ORDER BY page.node_id
+    )
+
+-- Returns everything in the view of a session: the session, its head, contents and counters in one row, and in further
+-- rows the path to the leaf.
 -- name: gather_view
 WITH RECURSIVE session AS MATERIALIZED (
     SELECT
@@ -128,24 +187,81 @@ listed AS MATERIALIZED (
     FROM head
     CROSS JOIN jsonb_array_elements_text(convert_from(head.refs, 'UTF8')::jsonb) AS ref (hash)
 ),
-path AS (
+turning AS MATERIALIZED (
+    -- The newest node that does not follow the node with the key before its own.
     SELECT
-        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
-        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-        1::bigint AS depth,
-        octet_length(node.payload)::bigint + coalesce(octet_length(node.caused_by), 0) AS bytes
+        max(node.node_key) FILTER (
+            WHERE node.mark <> 0 OR node.parent_key IS DISTINCT FROM node.node_key - 1
+        ) AS node_key
     FROM head
     CROSS JOIN LATERAL (
         SELECT
-            leaf.family, leaf.node_key, leaf.session_key, leaf.epoch, leaf.node_id, leaf.parent_key, leaf.kind,
-            leaf.frame_id, leaf.caused_by, leaf.created_at_ms, leaf.payload, leaf.mark, leaf.revision
-        FROM {schema}.nodes AS leaf
-        WHERE leaf.family = head.family
-            AND leaf.node_key = head.leaf_key
+            recent.node_key, recent.parent_key, recent.mark
+        FROM {schema}.nodes AS recent
+        -- The order fits only the primary key, whatever is known about the table.
+        WHERE recent.family = head.family
+            AND recent.node_key <= head.leaf_key
+            AND recent.node_key > head.leaf_key - least($2::bigint, $5::bigint + 1)
+        ORDER BY recent.node_key DESC
+        OFFSET 0
+    ) AS node
+),
+run AS MATERIALIZED (
+    -- The end of the path, from there on: a range of keys, and the whole path of a conversation that never branched.
+    SELECT
+        count(*) AS depth,
+        min(node.node_key) AS first_key,
+        coalesce(sum(node.bytes), 0)::bigint AS bytes,
+        -- Otherwise a node is lost.
+        count(*) = coalesce(max(node.node_key) - min(node.node_key) + 1, 0) AS is_whole
+    FROM head
+    CROSS JOIN turning
+    CROSS JOIN LATERAL (
+        SELECT
+            recent.node_key,
+            octet_length(recent.payload)::bigint + coalesce(octet_length(recent.caused_by), 0) AS bytes
+        FROM {schema}.nodes AS recent
+        WHERE recent.family = head.family
+            AND recent.node_key <= head.leaf_key
+            AND recent.node_key > head.leaf_key - least($2::bigint, $5::bigint + 1)
+            AND recent.node_key >= coalesce(turning.node_key, 0)
+            AND recent.mark = 0
+        ORDER BY recent.node_key DESC
+        OFFSET 0
+    ) AS node
+),
+path AS (
+    -- The rest of the path, node by node.
+    SELECT
+        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
+        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        run.depth + 1 AS depth,
+        run.bytes + octet_length(node.payload) + coalesce(octet_length(node.caused_by), 0) AS bytes
+    FROM run
+    CROSS JOIN head
+    CROSS JOIN LATERAL (
+        SELECT oldest.parent_key
+        FROM {schema}.nodes AS oldest
+        WHERE oldest.family = head.family
+            AND oldest.node_key = run.first_key
+        LIMIT 1
+    ) AS child
+    CROSS JOIN LATERAL (
+        SELECT
+            before.family, before.node_key, before.session_key, before.epoch, before.node_id, before.parent_key,
+            before.kind, before.frame_id, before.caused_by, before.created_at_ms, before.payload, before.mark,
+            before.revision
+        FROM {schema}.nodes AS before
+        WHERE before.family = head.family
+            AND before.node_key = child.parent_key
         LIMIT 1
     ) AS node
-    WHERE node.mark = 0
-        AND $2::bigint > 0
+    WHERE child.parent_key < run.first_key
+        AND node.mark = 0
+        AND run.depth < $2::bigint
+        -- A very large path is read in a transaction.
+        AND run.bytes <= $3::bigint
+        AND run.depth <= $5::bigint
     UNION ALL
     SELECT
         node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
@@ -166,9 +282,15 @@ path AS (
     WHERE path.parent_key < path.node_key
         AND node.mark = 0
         AND path.depth < $2::bigint
-        -- The driver decodes a row in one go, so a very large path is read as separate rows, in a transaction.
         AND path.bytes <= $3::bigint
         AND path.depth <= $5::bigint
+),
+verdict AS MATERIALIZED (
+    SELECT
+        NOT run.is_whole
+        OR greatest(run.bytes, (SELECT max(bytes) FROM path)) > $3::bigint
+        OR greatest(run.depth, (SELECT max(depth) FROM path)) > $5::bigint AS needs_more
+    FROM run
 )
 SELECT
     ARRAY(
@@ -200,25 +322,6 @@ SELECT
                 AND turn_id = $4::text
             LIMIT 1
         ) AS turn
-    ),
-    ARRAY(
-        SELECT ROW(
-            path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
-            path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
-            -- The next node of the path is the parent. The last node's parent may be hidden or beyond the limit.
-            coalesce(
-                lead(path.node_id) OVER (ORDER BY path.depth),
-                (
-                    SELECT parent.node_id
-                    FROM {schema}.nodes AS parent
-                    WHERE parent.family = path.family
-                        AND parent.node_key = path.parent_key
-                )
-            )
-        )
-        FROM path
-        WHERE (SELECT max(bytes) <= $3::bigint AND max(depth) <= $5::bigint FROM path)
-        ORDER BY path.depth
     ),
     ARRAY(
         SELECT ROW(
@@ -263,4 +366,47 @@ SELECT
             OFFSET 0
         ) AS counter
     ),
-    (SELECT max(bytes) > $3::bigint OR max(depth) > $5::bigint FROM path)
+    (SELECT needs_more FROM verdict),
+    NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint, NULL::text, NULL::text, NULL::bytea, NULL::bigint,
+    NULL::bytea, NULL::bigint, NULL::bigint, NULL::text
+UNION ALL
+SELECT
+    NULL, NULL, NULL, NULL, NULL, NULL,
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id, node.caused_by,
+    node.created_at_ms, node.payload, node.mark, node.revision,
+    -- The next node of the path is the parent. The last node's parent may be hidden or beyond the limit.
+    coalesce(
+        lead(node.node_id) OVER (ORDER BY node.node_key DESC),
+        (
+            SELECT parent.node_id
+            FROM {schema}.nodes AS parent
+            WHERE parent.family = node.family
+                AND parent.node_key = node.parent_key
+        )
+    )
+FROM (
+    SELECT
+        own.family, own.node_key, own.session_key, own.epoch, own.node_id, own.parent_key, own.kind, own.frame_id,
+        own.caused_by, own.created_at_ms, own.payload, own.mark, own.revision
+    FROM head
+    CROSS JOIN run
+    CROSS JOIN LATERAL (
+        SELECT
+            recent.family, recent.node_key, recent.session_key, recent.epoch, recent.node_id, recent.parent_key,
+            recent.kind, recent.frame_id, recent.caused_by, recent.created_at_ms, recent.payload, recent.mark,
+            recent.revision
+        FROM {schema}.nodes AS recent
+        WHERE recent.family = head.family
+            AND recent.node_key >= run.first_key
+            AND recent.node_key <= head.leaf_key
+        ORDER BY recent.node_key DESC
+        OFFSET 0
+    ) AS own
+    WHERE NOT (SELECT needs_more FROM verdict)
+    UNION ALL
+    SELECT
+        path.family, path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind,
+        path.frame_id, path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision
+    FROM path
+    WHERE NOT (SELECT needs_more FROM verdict)
+) AS node
