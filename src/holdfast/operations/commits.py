@@ -14,8 +14,8 @@ from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import UNTIMED, Head, TurnParams, TurnPlan
 from holdfast.records.commits import CommitReceipt, NodesReceipt
 from holdfast.rows import BatchRow, CommitFacts, CommitQuery, NodeRow, Run, Segment, SessionRow, UsageRow
+from holdfast.rules import beside, graph, tombstones, verdicts
 from holdfast.rules import commits as rules
-from holdfast.rules import graph, tombstones, verdicts
 from holdfast.rules import sessions as session_rules
 
 JUDGED_AGAIN = 4
@@ -286,6 +286,9 @@ async def add_nodes(
 
     `keep`: a stored node with other content stays as it is.
     """
+    decided = await _decide_nodes(tx, address, intents)
+    if decided is not None:
+        return decided
     session = await sessions.ensure(tx, address)
     segments = graph.segments_of(session)
     named = {intent.id for intent in intents} | {intent.parent for intent in intents if isinstance(intent.parent, str)}
@@ -316,6 +319,29 @@ async def add_nodes(
     added, kept = len(placed.rows), placed.kept
     receipt = NodesReceipt(session.session_id, added, len(intents) - added - kept, kept)
     return session, await stamped(tx, receipt)
+
+
+async def _decide_nodes(
+    tx: Transaction, address: sessions.Address, intents: Sequence[graph.NodeIntent]
+) -> tuple[SessionRow, NodesReceipt] | None:
+    """Add new nodes by a verdict of the database. Return None if the rule must decide, from facts."""
+    head = await tx.known_head(address[0])
+    for _ in range(JUDGED_AGAIN):
+        if head is None:
+            return None
+        try:
+            session_rules.admit(head.session, *address)
+            params = beside.plan_on(head, intents)
+        except HoldfastError:
+            return None
+        answer = await tx.add_nodes(params)
+        if answer is None or answer.head is None:
+            return None
+        if answer.verdict == "added":
+            receipt = NodesReceipt(address[0], len(params.rows), 0, 0)
+            return answer.head.session, await stamped(tx, receipt)
+        head = answer.head
+    return None  # pragma: no cover - the head moved at each try
 
 
 async def tombstone(

@@ -9,6 +9,7 @@ from holdfast.rows import (
     BatchRow,
     CommitPlan,
     EventRow,
+    NodeRow,
     ProcessRow,
     RevisionRow,
     Segment,
@@ -138,6 +139,21 @@ class TurnParams(msgspec.Struct, frozen=True):
     plan: TurnPlan | None = None
     is_new: bool = False
     draws_key: bool = False
+
+
+class NodesParams(msgspec.Struct, frozen=True):
+    """Nodes beside the path, planned on a head, which the database has to prove.
+
+    The database places them after the session's last node. So the rows have keys from 1 on, in their order. The key of
+    a parent is that of a row before, or below 0: -1 is the first of `anchors`, the ids of stored nodes that must be
+    live. In `segments` new ids must be free. `follows_head`: one of the anchors is the head's leaf.
+    """
+
+    head: Head
+    rows: tuple[NodeRow, ...]
+    anchors: tuple[str, ...]
+    segments: tuple[Segment, ...]
+    follows_head: bool
 
 
 class EventParams(msgspec.Struct, frozen=True):

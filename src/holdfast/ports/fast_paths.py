@@ -21,6 +21,7 @@ from holdfast.ports.fast_path_params import (
     HeartbeatParams,
     LeaseParams,
     LeaseProof,
+    NodesParams,
     TurnParams,
 )
 from holdfast.ports.tables import ReadyTables
@@ -124,6 +125,14 @@ class FastPaths(Protocol):
         """Commit a turn that was planned on a head (`rules.commits.plan_on`), or read the head."""
         ...
 
+    async def known_head(self, session_id: str) -> Head | None:
+        """Return the head of a session as last seen, or read it: a hint, which `add_nodes` proves."""
+        ...
+
+    async def add_nodes(self, params: NodesParams) -> TurnVerdict | None:
+        """Add new nodes beside the path (`rules.beside.plan_on`). The verdict has the session with its new count."""
+        ...
+
     async def hinted_process(self, process_id: str) -> r.ProcessRow | None:
         """Return a process as last seen: a hint, which `append_event` proves."""
         ...
@@ -185,6 +194,12 @@ class NoFastPaths:
         raise NotImplementedError("operations keep the slots of this database")
 
     def hinted_head(self, session_id: str) -> Head | None:
+        return None
+
+    async def known_head(self, session_id: str) -> Head | None:
+        return None
+
+    async def add_nodes(self, params: NodesParams) -> TurnVerdict | None:
         return None
 
     async def commit_turn(self, params: TurnParams) -> TurnVerdict | None:

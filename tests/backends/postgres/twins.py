@@ -24,7 +24,9 @@ import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.backends.postgres.executor import Executor
+from holdfast.backends.postgres.row_cache import LRU
 from holdfast.leases import Lease, OnProcess, OnSession, Token
+from holdfast.ports.fast_path_params import Head
 from holdfast.rules import leases
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -99,6 +101,11 @@ class Watched(PostgresBackend):
         # An event whose payload has to be validated asks once more, with the result of the validation.
         assert len(self.acted) <= 2, "asked once a call"
         return self.acted[-1:] == [True]
+
+    @property
+    def cached_heads(self) -> LRU[str, Head]:
+        """The heads of sessions as last seen."""
+        return self._executor.cache.sessions
 
     def forget(self) -> None:
         """Clear the caches, as in a new process."""

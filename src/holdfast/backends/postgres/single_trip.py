@@ -20,19 +20,29 @@ from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.shared_trips import BUSY, MOST_BYTES, SharedTrips
 from holdfast.backends.postgres.thread_offload import LoopCall
 from holdfast.backends.postgres.transaction import PostgresTransaction
-from holdfast.backends.postgres.transaction.base import unpacked_bytes
+from holdfast.backends.postgres.transaction.base import fits, unpacked_bytes
 from holdfast.backends.postgres.transaction.function_calls import NEEDS_A_SESSION, SharedCall
 from holdfast.backends.postgres.transaction.run_functions import RunFunctions
 from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, fits_one_call
 from holdfast.errors import DurabilityUncertain, HoldfastError
-from holdfast.ports.fast_path_params import ClaimNextParams, ClaimProof, ClaimRunParams, EventParams, Head, TurnParams
+from holdfast.ports.fast_path_params import (
+    ClaimNextParams,
+    ClaimProof,
+    ClaimRunParams,
+    EventParams,
+    Head,
+    NodesParams,
+    TurnParams,
+)
 from holdfast.ports.verdicts import EventVerdict, LeaseVerdict, QueueVerdict, SettlementVerdict, TurnVerdict
 from holdfast.table_catalog import fetched
 
 OUT_OF_RANGE = "22003"
 """SQLSTATE of a counter that would overflow. The rule has the better error."""
 
-MAKES_SESSIONS = frozenset({"claim_batches", "settle_claim", "settle_and_claim", "show_head", "commit_turn"})
+MAKES_SESSIONS = frozenset(
+    {"claim_batches", "settle_claim", "settle_and_claim", "show_head", "commit_turn", "add_nodes"}
+)
 """Functions whose verdict on an absent session is an answer. The others need a transaction that creates it."""
 
 
@@ -175,6 +185,19 @@ class SingleTrip(RunFunctions, TurnFunctions):
     def hinted_head(self, session_id: str) -> Head | None:
         return self._cache.sessions.get(session_id)
 
+    async def known_head(self, session_id: str) -> Head | None:
+        known = self.hinted_head(session_id)
+        if known is not None:
+            return known
+        answer = await self.commit_turn(TurnParams(session_id, None))
+        return None if answer is None else answer.head
+
+    async def add_nodes(self, params: NodesParams) -> TurnVerdict | None:
+        """Add nodes beside the path, in one call."""
+        if not fits(params.rows):
+            raise NeedsTransaction("nodes that exceed one call")
+        return await super().add_nodes(params)
+
     async def hinted_process(self, process_id: str) -> r.ProcessRow | None:
         known = self._cache.processes.get(process_id)
         if known is None:
@@ -208,6 +231,9 @@ class DelegatedTrip(SingleTrip):
 
     Numbers are drawn on the coordinator before the call, so that they have one order.
     """
+
+    async def known_head(self, session_id: str) -> Head | None:
+        return None
 
     async def commit_turn(self, params: TurnParams) -> TurnVerdict | None:
         answer = await super().commit_turn(msgspec.structs.replace(params, draws_key=False))

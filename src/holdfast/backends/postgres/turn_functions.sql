@@ -415,6 +415,143 @@ BEGIN
 END;
 $$;
 
+-- Adds nodes beside the path (rules.beside.plan_on), after the session's last node. Rows of the call are numbered from 1;
+-- a parent above 0 is one of them, one below 0 an anchor, the id of a stored node. p_head_revision is NULL unless a node
+-- follows the head's leaf.
+-- Verdicts: added (with the session's revision and its new number of nodes); moved and absent as in show_head; declined
+-- (the rule must judge by facts: an id is used, an anchor cannot be read, or the session is full).
+CREATE OR REPLACE FUNCTION {schema}.add_nodes_v1(
+    p_session_id text, p_given_ms bigint, p_family bigint, p_session_key bigint, p_incarnation bigint, p_lineage bytea,
+    p_epoch bigint, p_head_revision bigint, p_head_leaf_id text, p_base bigint, p_most bigint,
+    p_segment_keys bigint[], p_segment_epochs bigint[], p_segment_last_keys bigint[], p_anchor_ids text[],
+    p_node_ids text[], p_parents bigint[], p_kinds text[], p_frame_ids text[], p_causes bytea[],
+    p_created_at_ms bigint[], p_node_payloads bytea[]
+)
+RETURNS TABLE (
+    verdict text, detail text, now_ms bigint,
+    session_key bigint, session_id text, incarnation bigint, family bigint, revision bigint, node_count bigint,
+    epoch bigint, lineage bytea, changed_at_ms bigint, deleted_at_ms bigint, created_at_ms bigint, name text,
+    owner text, model text, cwd text, parent_session_id text, caused_by bytea,
+    head_session_key bigint, head_revision bigint, head_family bigint, turn_id text, fingerprint text,
+    head_epoch bigint, head_node_count bigint, leaf_key bigint, leaf_id text, checkpoint_ref text, refs bytea,
+    body bytea, committed_at_ms bigint, reached text
+)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_session {schema}.sessions%ROWTYPE;
+    v_is_known boolean;
+    v_anchors bigint[];
+BEGIN
+    SELECT session.* INTO v_session
+    FROM {schema}.sessions AS session
+    WHERE session.family = p_family
+        AND session.session_key = p_session_key
+    FOR NO KEY UPDATE;
+    -- After a failover, another session may have the key of a lost one.
+    v_is_known := FOUND AND v_session.dead = 0 AND v_session.session_id = p_session_id
+        AND v_session.incarnation = p_incarnation
+        AND v_session.epoch = p_epoch
+        AND v_session.lineage = p_lineage
+        AND v_session.revision = coalesce(p_head_revision, v_session.revision);
+    IF v_is_known AND p_head_revision > 0 THEN
+        -- The revision number alone does not identify the head: after a failover, another turn may have it.
+        PERFORM 1
+        FROM {schema}.revisions AS head
+        WHERE head.family = p_family
+            AND head.session_key = p_session_key
+            AND head.revision = p_head_revision
+            AND head.leaf_id IS NOT DISTINCT FROM p_head_leaf_id;
+        v_is_known := FOUND;
+    END IF;
+    IF NOT v_is_known THEN
+        RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, NULL, true, false, p_family);
+        RETURN;
+    END IF;
+
+    -- New nodes must not follow a hidden node: they would be read without their history. FOR KEY SHARE is not enough: it
+    -- could be granted on the row version from before a tombstone.
+    SELECT array_agg(anchor.node_key ORDER BY anchor.place) INTO v_anchors
+    FROM (
+        SELECT wanted.place, node.node_key
+        FROM unnest(p_anchor_ids) WITH ORDINALITY AS wanted (node_id, place)
+        CROSS JOIN unnest(p_segment_keys, p_segment_epochs, p_segment_last_keys) AS segment (
+            session_key, epoch, last_key
+        )
+        CROSS JOIN LATERAL (
+            SELECT named.node_key
+            FROM {schema}.nodes AS named
+            WHERE named.session_key = segment.session_key
+                AND named.epoch = segment.epoch
+                AND named.node_id = wanted.node_id
+                AND named.mark = 0
+                -- part: by_family
+                AND named.family = p_family
+                -- end part
+            FOR SHARE
+        ) AS node
+        WHERE node.node_key <= segment.last_key
+    ) AS anchor;
+    now_ms := {schema}.now_ms_v1(p_given_ms);
+    PERFORM 1
+    FROM unnest(p_segment_keys, p_segment_epochs, p_segment_last_keys) AS segment (session_key, epoch, last_key)
+    CROSS JOIN unnest(p_node_ids) AS wanted (node_id)
+    CROSS JOIN LATERAL (
+        SELECT node.node_key
+        FROM {schema}.nodes AS node
+        WHERE node.session_key = segment.session_key
+            AND node.epoch = segment.epoch
+            AND node.node_id = wanted.node_id
+            -- part: by_family
+            AND node.family = p_family
+            -- end part
+        LIMIT 1
+    ) AS used
+    WHERE used.node_key <= segment.last_key;
+    IF FOUND
+        OR coalesce(cardinality(v_anchors), 0) <> cardinality(p_anchor_ids)
+        OR v_session.node_count + cardinality(p_node_ids) > p_most
+    THEN
+        verdict := 'declined';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    INSERT INTO {schema}.nodes (
+        family, node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload,
+        mark
+    )
+    SELECT
+        p_family, p_base + v_session.node_count + node.place, p_session_key, p_epoch, node.node_id,
+        CASE
+            WHEN node.parent > 0 THEN p_base + v_session.node_count + node.parent
+            WHEN node.parent < 0 THEN v_anchors[-node.parent]
+        END,
+        node.kind, node.frame_id, node.caused_by, coalesce(node.created_at_ms, now_ms), node.payload, 0
+    FROM unnest(
+        p_node_ids, p_parents, p_kinds, p_frame_ids, p_causes, p_created_at_ms, p_node_payloads
+    ) WITH ORDINALITY AS node (
+        node_id, parent, kind, frame_id, caused_by, created_at_ms, payload, place
+    );
+    revision := v_session.revision;
+    node_count := v_session.node_count + cardinality(p_node_ids);
+    UPDATE {schema}.sessions AS session
+    SET
+        node_count = v_session.node_count + cardinality(p_node_ids),
+        changed_at_ms = now_ms
+    WHERE session.family = p_family
+        AND session.session_key = p_session_key;
+    verdict := 'added';
+    reached := {schema}.position_v1();
+    RETURN NEXT;
+END;
+$$;
+
 -- Commits a turn that was judged on a head from the caller's cache (rules.commits.plan_on), or on one that its
 -- transaction has locked already (p_incarnation is NULL). p_is_new creates the session, under a key that show_head drew
 -- for it.

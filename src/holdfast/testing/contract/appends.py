@@ -144,6 +144,19 @@ class AppendContract(Contract):
             chat.commit(holdfast.Commit(graph=say("again")))
         assert said(chat) == ["again", "again"]
 
+    def test_nodes_beside_the_path_follow_the_leaf_of_another_process(self, chat: Session, bench: Bench) -> None:
+        other = bench.open().sessions.handle("chat")
+        chat.commit(holdfast.Commit(graph=chain("a")))
+        other.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("b")])))
+        assert chat.add_nodes([holdfast.Node("beside-b")]).added == 1
+        assert other.add_nodes([holdfast.Node("beside-a", parent="a"), holdfast.Node("after")]).added == 2
+        chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("c")])))
+        other.tombstone(["a"])
+        with pytest.raises(holdfast.InvalidRequest):
+            chat.add_nodes([holdfast.Node("late", parent="a")])
+        assert edges(chat) == {"b": "a", "beside-b": "b", "beside-a": "a", "after": "beside-a", "c": "b"}
+        assert bench.open().maintenance.verify().findings == ()
+
     def test_nodes_beside_the_path_follow_the_leaf_and_need_ids(self, chat: Session, bench: Bench) -> None:
         chat.commit(holdfast.Commit(graph=chain("a")))
         assert chat.add_nodes([holdfast.Node("n1"), holdfast.Node("n2")]).added == 2

@@ -22,6 +22,18 @@ SELECT
     checkpoint_ref, refs, body, committed_at_ms, reached
 FROM {schema}.show_head_v1($1::text, $2::text, $3::boolean, $4::boolean, $5::bigint)
 
+-- name: add_nodes
+SELECT
+    verdict, detail, now_ms, session_key, session_id, incarnation, family, revision, node_count, epoch, lineage,
+    changed_at_ms, deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
+    head_session_key, head_revision, head_family, turn_id, fingerprint, head_epoch, head_node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms, reached
+FROM {schema}.add_nodes_v1(
+    $1::text, $2::bigint, $3::bigint, $4::bigint, $5::bigint, $6::bytea, $7::bigint, $8::bigint, $9::text, $10::bigint,
+    $11::bigint, $12::bigint[], $13::bigint[], $14::bigint[], $15::text[], $16::text[], $17::bigint[], $18::text[],
+    $19::text[], $20::bytea[], $21::bigint[], $22::bytea[]
+)
+
 -- name: commit_turn
 SELECT
     verdict, detail, now_ms, session_key, session_id, incarnation, family, revision, node_count, epoch, lineage,

@@ -39,6 +39,10 @@ class Commits(Graph, Queue, TurnFunctions):
         """Return None: the server function returns the head and locks it."""
         return None
 
+    async def known_head(self, session_id: str) -> Head | None:
+        """Return None: in a transaction the rule decides about nodes beside the path."""
+        return None
+
     def _wrote(self, row: Head | r.ProcessRow) -> None:
         if isinstance(row, Head):
             self.seen.heads.append((row.session, row.revision))

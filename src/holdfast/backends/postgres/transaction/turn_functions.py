@@ -12,10 +12,18 @@ from holdfast.backends.postgres.connection import StatementRunner
 from holdfast.backends.postgres.positions import position_text
 from holdfast.backends.postgres.transaction.base import columns_of, fits
 from holdfast.backends.postgres.transaction.function_calls import FunctionCalls, SharedCall
-from holdfast.backends.postgres.transaction.graph import places_of
+from holdfast.backends.postgres.transaction.graph import POSITIONS, places_of
 from holdfast.backends.postgres.transaction.run_functions import PROCESS_COLUMNS, kinds_of, run_verdict
 from holdfast.errors import Corrupt
-from holdfast.ports.fast_path_params import UNTIMED, ClaimRunParams, EventParams, Head, TurnParams, TurnPlan
+from holdfast.ports.fast_path_params import (
+    UNTIMED,
+    ClaimRunParams,
+    EventParams,
+    Head,
+    NodesParams,
+    TurnParams,
+    TurnPlan,
+)
 from holdfast.ports.verdicts import EventVerdict, RunVerdict, TurnVerdict
 from holdfast.table_catalog import fetched
 
@@ -23,6 +31,8 @@ USAGE_COLUMNS: Final = len(r.UsageRow.__struct_fields__)
 SESSION_COLUMNS: Final = len(r.SessionRow.__struct_fields__)
 EVENT_COLUMNS: Final = 5 + PROCESS_COLUMNS + len(r.EventRow.__struct_fields__)
 """Columns of the verdict on an event. Those of a claim follow, if one was asked for."""
+NEW_COUNTS: Final = slice(4, 6)
+"""The revision and the number of nodes, among the columns of a session."""
 
 NOTHING: Final = (None,)
 
@@ -79,14 +89,36 @@ class TurnFunctions(FunctionCalls):
             return TurnVerdict(verdict, now_ms=now_ms)
         if verdict not in {"moved", "replayed"}:
             return TurnVerdict(verdict, detail or "", session_key=columns[0] or 0)
+        if verdict == "moved":
+            return self._moved(columns)
         session = fetched(r.SessionRow, columns[:SESSION_COLUMNS])
         shown = columns[SESSION_COLUMNS:]
-        revision = None if shown[0] is None else fetched(r.RevisionRow, shown)
-        if verdict == "replayed":
-            return TurnVerdict(verdict, head=Head(session, None), turn=revision)
-        head = Head(session, revision)
+        return TurnVerdict(
+            verdict, head=Head(session, None), turn=None if shown[0] is None else fetched(r.RevisionRow, shown)
+        )
+
+    async def add_nodes(self, params: NodesParams) -> TurnVerdict | None:
+        [found] = await self._call("add_nodes", *nodes_bindings(params, self.given_ms))
+        verdict, _, now_ms, *columns, self._runner.reached = found
+        if verdict not in {"added", "moved"}:
+            return None
+        if verdict == "moved":
+            return self._moved(columns)
+        before = params.head.session
+        revision, node_count = columns[NEW_COUNTS]
+        session = msgspec.structs.replace(before, revision=revision, node_count=node_count, changed_at_ms=now_ms)
+        head = Head(session, params.head.revision)
+        if revision == before.revision:
+            self._wrote(head)
+        return TurnVerdict(verdict, head=head, now_ms=now_ms)
+
+    def _moved(self, columns: Sequence[Any]) -> TurnVerdict:
+        """Return a verdict with the head that a function returned instead of writing."""
+        revision = columns[SESSION_COLUMNS:]
+        found = None if revision[0] is None else fetched(r.RevisionRow, revision)
+        head = Head(fetched(r.SessionRow, columns[:SESSION_COLUMNS]), found)
         self._found(head)
-        return TurnVerdict(verdict, head=head)
+        return TurnVerdict("moved", head=head)
 
     async def append_event(self, params: EventParams, then: ClaimRunParams | None = None) -> EventVerdict | None:
         numbers = await self._numbers_for(0 if params.batch is None else 1)
@@ -177,6 +209,27 @@ def turn_bindings(
         *_drafts_of(plan),
         numbers,
         [row.limit_key for row in plan.enqueues] or None,
+    ]
+
+
+def nodes_bindings(params: NodesParams, given_ms: int | None) -> list[Any]:
+    """Return the arguments of `add_nodes`."""
+    session, last = params.head.session, params.head.revision
+    follows = (session.revision, None if last is None else last.leaf_id) if params.follows_head else NOTHING * 2
+    return [
+        session.session_id,
+        given_ms,
+        session.family,
+        session.session_key,
+        session.incarnation,
+        session.lineage,
+        session.epoch,
+        *follows,
+        session.session_key << r.POSITION_BITS,
+        POSITIONS,
+        *places_of(params.segments),
+        list(params.anchors),
+        *_nodes_of(params.rows)[1:],
     ]
 
 
