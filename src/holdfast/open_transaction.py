@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, Unpack
 
 from holdfast.errors import HoldfastError, InvalidRequest, StoreForked, TransactionExpired, Unavailable
 from holdfast.ports import Backend, Ending, IsLeft, NoReader, Operation, OperationFlags
-from holdfast.rows import PrefetchQuery
+from holdfast.ports.queries import PrefetchQuery
 from holdfast.wait import Waiting
 
 if TYPE_CHECKING:

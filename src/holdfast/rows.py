@@ -5,7 +5,7 @@ A backend stores and returns these values and never looks inside `bytes`. Column
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -439,28 +439,6 @@ class CommitPlan(msgspec.Struct, frozen=True):
     completed_seqs: tuple[int, ...] = ()
     attachment_ids: tuple[str, ...] = ()
     enqueues: tuple[BatchRow, ...] = ()
-
-
-class ViewQuery(msgspec.Struct, frozen=True):
-    """The newest view of a session with the last nodes of its path (None: all), and the revision of this turn."""
-
-    session_id: str
-    last: int | None
-    turn_id: str | None = None
-
-
-class GroupQuery(msgspec.Struct, frozen=True):
-    """The first page of a session's nodes with ids in a range, in their order."""
-
-    session_id: str
-    first: str
-    before: str | None
-    kind: str | None
-    limit: int
-
-
-PrefetchQuery: TypeAlias = "ViewQuery | GroupQuery | EventFilter"
-"""The rows that a read will ask for: a database may fetch them by one statement."""
 
 
 class EventWrite(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from holdfast.ports.label_tables import LabelTables
 from holdfast.ports.lease_tables import LeaseTables
 from holdfast.ports.limit_tables import LimitTables
 from holdfast.ports.process_tables import GrantTables, ProcessTables
+from holdfast.ports.queries import PrefetchQuery
 from holdfast.ports.stream_tables import StreamTables
 from holdfast.ports.tables import (
     AttachmentTables,
@@ -34,7 +35,6 @@ from holdfast.ports.tables import (
 )
 from holdfast.ports.trigger_tables import ScheduleTables, TriggerTables
 from holdfast.ports.worker_tables import WorkerTables
-from holdfast.rows import PrefetchQuery
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -12,7 +12,7 @@ from holdfast import rows as r
 from holdfast.ports import Backend, Begun, IsLeft, Operation, OperationFlags, Transaction
 from holdfast.ports.fast_paths import FastPaths
 from holdfast.ports.freshness import Freshness
-from holdfast.rows import PrefetchQuery
+from holdfast.ports.queries import PrefetchQuery
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -10,6 +10,7 @@ from holdfast.errors import InvalidRequest, LeaseHeld, SessionBindingConflict, W
 from holdfast.operations import attachments, commits, queue, sessions
 from holdfast.operations.ready import queue_topic
 from holdfast.ports import Operation, OperationFlags, Transaction
+from holdfast.ports.queries import GroupQuery, PrefetchQuery, ViewQuery
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
 from holdfast.records.common import Document, Page
 from holdfast.records.graph import ActivePath, Append, FullGraph, IdRange, Node, ReadScope
@@ -17,7 +18,7 @@ from holdfast.records.leases import OnSession
 from holdfast.records.limits import Limits
 from holdfast.records.queue import TURN, Delivery, MergeKey, Slot, WorkBatch, WorkClaim, WorkDraft
 from holdfast.records.sessions import SessionMeta
-from holdfast.rows import GroupQuery, PrefetchQuery, RevisionRow, SessionRow, ViewQuery
+from holdfast.rows import RevisionRow, SessionRow
 from holdfast.rules import checks, node_ranges, tombstones
 from holdfast.rules import commits as commit_rules
 from holdfast.rules import graph as graph_rules

@@ -27,6 +27,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports import Transaction
+from holdfast.ports.queries import ViewQuery
 from holdfast.processes import Completed, External
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import at_once, in_background
@@ -395,7 +396,7 @@ def test_a_name_that_no_transaction_has_is_an_error_and_not_a_slower_way(open_st
         with pytest.raises(AttributeError, match="find_sesion"):
             store.loop.drive(store.backend.write(misspelt, single_write=True))
         with pytest.raises(AttributeError, match="find_sesion"):
-            store.loop.drive(store.backend.read(misspelt, view=r.ViewQuery("chat", None)))
+            store.loop.drive(store.backend.read(misspelt, view=ViewQuery("chat", None)))
     assert runs == ["SingleTrip", "PrefetchedView"] * 2
     runs.clear()
     store.loop.drive(store.backend.write(needing_more, single_write=True))

@@ -21,9 +21,9 @@ from holdfast.errors import InvalidRequest
 from holdfast.open_transaction import refuse_inside
 from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags
 from holdfast.ports.freshness import Freshness
+from holdfast.ports.queries import PrefetchQuery
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
-from holdfast.rows import PrefetchQuery
 
 T = TypeVar("T")
 

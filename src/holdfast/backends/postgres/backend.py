@@ -40,9 +40,9 @@ from holdfast.log import DEBUG, INFO, log_event
 from holdfast.open_transaction import refuse_inside
 from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags, Transaction
 from holdfast.ports.freshness import Freshness
+from holdfast.ports.queries import PrefetchQuery
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
-from holdfast.rows import PrefetchQuery
 from holdfast.signals import Signals
 from holdfast.wait import AsyncWaiting, Deferred
 

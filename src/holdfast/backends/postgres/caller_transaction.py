@@ -34,6 +34,7 @@ from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import HoldfastError, InvalidRequest, Unavailable
 from holdfast.open_transaction import CallerTransaction
 from holdfast.ports import Clock, Operation, OperationFlags
+from holdfast.ports.queries import PrefetchQuery
 from holdfast.statements import Statements
 from holdfast.table_catalog import table_names
 from holdfast.wait import Waiting
@@ -221,7 +222,7 @@ class PostgresCallerTransaction(CallerTransaction):
         """Run an operation in the caller's transaction. If it raises, the transaction is as it was before."""
         return await self._run(operation, writes=True, heavy=flags.get("heavy", False))
 
-    async def read(self, operation: Operation[T], *, view: r.PrefetchQuery | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Run an operation that only reads, in the snapshot of the caller's transaction if it has one."""
         return await self._run(operation, writes=False)
 

@@ -21,8 +21,8 @@ from holdfast.backends.postgres.thread_offload import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError
 from holdfast.ports import Clock, Operation, Transaction
+from holdfast.ports.queries import PrefetchQuery
 from holdfast.records.options import PostgresOptions
-from holdfast.rows import PrefetchQuery
 from holdfast.statements import Statements
 
 T = TypeVar("T")

@@ -13,6 +13,7 @@ from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.single_trip import NeedsTransaction, missing
 from holdfast.backends.postgres.transaction.base import unpacked_bytes
 from holdfast.backends.postgres.transaction.graph import proven_path
+from holdfast.ports.queries import GroupQuery, PrefetchQuery, ViewQuery
 from holdfast.records.limits import LARGEST_INTEGER
 from holdfast.table_catalog import all_fetched, fetched
 
@@ -69,7 +70,7 @@ class PrefetchedView:
 class PrefetchedGroup:
     """Prefetched rows of a session's nodes with ids in a range. Any other read raises NeedsTransaction."""
 
-    def __init__(self, found: Sequence[Sequence[Sequence[object]]], query: r.GroupQuery) -> None:
+    def __init__(self, found: Sequence[Sequence[Sequence[object]]], query: GroupQuery) -> None:
         sessions, nodes = found
         self._query = query
         self._session = fetched(r.SessionRow, sessions[0]) if sessions else None
@@ -84,7 +85,7 @@ class PrefetchedGroup:
     async def read_nodes_by_id(
         self, segment: r.Segment, *, kind: str | None, first: str, before: str | None, descending: bool, limit: int
     ) -> list[r.NodeRow]:
-        asked = r.GroupQuery(self._query.session_id, first, before, kind, limit)
+        asked = GroupQuery(self._query.session_id, first, before, kind, limit)
         if descending or asked != self._query or self._session is None:
             raise NeedsTransaction("another page")
         if segment.session_key != self._session.session_key:
@@ -114,13 +115,13 @@ class PrefetchedLog:
 
 
 async def prefetch(
-    runner: StatementRunner, query: r.PrefetchQuery, cache: RowCache
+    runner: StatementRunner, query: PrefetchQuery, cache: RowCache
 ) -> PrefetchedView | PrefetchedGroup | PrefetchedLog:
     """Fetch the rows of a query."""
     match query:
         case r.EventFilter():
             return await _log(runner, query, cache)
-        case r.GroupQuery():
+        case GroupQuery():
             asked = query.session_id, query.first, query.before, query.kind, query.limit, columns.PAGE_BYTES
             [found] = await runner.all("gather_group", *asked)
             return PrefetchedGroup(found, query)
@@ -141,7 +142,7 @@ async def _log(runner: StatementRunner, query: r.EventFilter, cache: RowCache) -
     return prefetched
 
 
-async def _view(runner: StatementRunner, query: r.ViewQuery, cache: RowCache) -> PrefetchedView:
+async def _view(runner: StatementRunner, query: ViewQuery, cache: RowCache) -> PrefetchedView:
     try:
         last = LARGEST_INTEGER if query.last is None else query.last
         asked = query.session_id, last, columns.PAGE_BYTES, query.turn_id, PATH_NODES

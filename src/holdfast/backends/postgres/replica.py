@@ -26,7 +26,7 @@ from holdfast.errors import HoldfastError, InvalidRequest, ReplicaBehind, Unavai
 from holdfast.log import INFO, WARNING, log_event
 from holdfast.ports import Operation
 from holdfast.ports.freshness import Freshness
-from holdfast.rows import PrefetchQuery
+from holdfast.ports.queries import PrefetchQuery
 
 T = TypeVar("T")
 

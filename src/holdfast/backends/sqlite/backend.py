@@ -27,9 +27,9 @@ from holdfast.interrupts import start_thread, undisturbed
 from holdfast.open_transaction import refuse_inside
 from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags, Transaction
 from holdfast.ports.freshness import Freshness, foreign
+from holdfast.ports.queries import PrefetchQuery
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PRIVATE, SqliteOptions
-from holdfast.rows import PrefetchQuery
 from holdfast.signals import Change
 from holdfast.wait import Waiting
 

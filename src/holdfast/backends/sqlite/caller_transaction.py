@@ -27,8 +27,8 @@ from holdfast.errors import InvalidRequest, Unavailable
 from holdfast.interrupts import raised_by_handler
 from holdfast.open_transaction import CallerTransaction
 from holdfast.ports import Clock, Operation, OperationFlags
+from holdfast.ports.queries import PrefetchQuery
 from holdfast.records.options import SqliteOptions
-from holdfast.rows import PrefetchQuery
 from holdfast.wait import Waiting, run_made, run_to_end
 
 T = TypeVar("T")
