@@ -72,7 +72,7 @@ def endless() -> list[Any]:
     [
         (
             lambda _, value: value,
-            "test_a_value_that_a_run_cannot_store_names_the_call.<locals>.handler: returned a value that cannot be stored",
+            "test_an_unstorable_value_names_its_call.<locals>.handler: returned a value that cannot be stored",
         ),
         (lambda run, value: run.start("other", value), "run.start: args: "),
         (lambda run, value: run.continue_as_new(value), "run.continue_as_new: args: "),
@@ -83,7 +83,7 @@ def endless() -> list[Any]:
         ),
     ],
 )
-def test_a_value_that_a_run_cannot_store_names_the_call(
+def test_an_unstorable_value_names_its_call(
     url: str, store: holdfast.BlockingStore, call: Callable[[Any, Any], Any], place: str, value: Any
 ) -> None:
     worker = Worker(url)

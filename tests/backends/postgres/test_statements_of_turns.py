@@ -143,7 +143,7 @@ def test_add_nodes_says_and_stores_what_the_rule_does(timed_twins: Twins) -> Non
         if history in ("a path", "a fork") and added in PLAIN_NODES:
             assert outcome.error is None, told
             assert acted, f"the function left plain nodes to the transaction: {told}"
-        # The next turn goes on after them, on the head that the store now has cached.
+        # The next turn follows them, on the head that the store now has cached.
         twins.both(lambda store, session_id=session_id: store.sessions.handle(session_id).append("on"), told)
         if number % 25 == 24:
             twins.compare_rows(lambda told=told: f"up to {told}")
