@@ -158,6 +158,9 @@ ELSEWHERE: dict[str, tuple[str, set[str]]] = {
 }
 """Damage that shows where others refer to the row: the column, the ways, and the tables that are named."""
 
+LISTS = {"node_ids", "turn_ids"}
+"""Tables of SQLite that only list ids of others: checked with its indexes."""
+
 
 def answers(store: BlockingStore) -> dict[str, str]:
     """Return the answer to every read, or the name of its Holdfast error; any other error is raised."""
@@ -172,6 +175,8 @@ def answers(store: BlockingStore) -> dict[str, str]:
 
 def expected_tables(table: str, column: str, way: str) -> set[str]:
     """Return the tables of which at least one must be named; none if the damage cannot be seen."""
+    if table in LISTS:
+        return {"database"}
     place = f"{table}.{column}"
     if way in UNSEEN.get(place, ("", ""))[0].split():
         return set()

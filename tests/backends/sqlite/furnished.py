@@ -35,7 +35,16 @@ def seed(path: Path, folder: Path) -> None:
         ref = store.sessions.create("shelf").attachments.put(b"outside")
     with holdfast.open_blocking(path, options=QUICK, clock=clock) as store:
         store.sessions.handle("shelf").attachments.forget(ref.id)
+        seed_blocks(store)
         assert store.maintenance.verify().findings == ()
+
+
+def seed_blocks(store: BlockingStore) -> None:
+    """Commit more turns and nodes than stay unlisted."""
+    session = store.sessions.create("long")
+    for number in range(65):
+        nodes = holdfast.Append([holdfast.Node(f"m{number}")], leaf=f"m{number}")
+        session.commit(holdfast.Commit(turn_id=f"l{number}", graph=nodes))
 
 
 def seed_sessions(store: BlockingStore) -> None:

@@ -109,11 +109,11 @@ def test_damaged_pages_are_a_danger_even_where_they_hide_the_facts(tmp_path: Pat
 def test_an_index_that_lost_an_entry_is_a_danger_if_integrity_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with holdfast.open_blocking(path) as store:
-        store.sessions.create("chat").commit(holdfast.Commit(turn_id="t-1"))
-    told = "UPDATE sqlite_schema SET sql = replace(sql, '{}', '{}') WHERE name = 'revisions_turn'"
+        store.sessions.create("chat", relation=holdfast.sessions.Child("planner"))
+    told = "UPDATE sqlite_schema SET sql = replace(sql, '{}', '{}') WHERE name = 'sessions_parent'"
     # Point the index at another column, which loses its entries, then point it back.
-    change(path, "PRAGMA writable_schema = ON", told.format("turn_id", "fingerprint"))
-    change(path, "REINDEX", "PRAGMA writable_schema = ON", told.format("fingerprint", "turn_id"))
+    change(path, "PRAGMA writable_schema = ON", told.format("parent_session_id", "cwd"))
+    change(path, "REINDEX", "PRAGMA writable_schema = ON", told.format("cwd", "parent_session_id"))
     with holdfast.open_blocking(path) as store:
         assert set(names(store)) == {"integrity"}
         assert names(store, integrity=False) == []

@@ -7,25 +7,26 @@ from pathlib import Path
 import apsw
 
 import holdfast
+from holdfast.sessions import Child
 
 
 def test_an_index_that_lost_an_entry_is_found(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with holdfast.open_blocking(path) as store:
-        store.sessions.create("chat").commit(holdfast.Commit(turn_id="t-1"))
+        store.sessions.create("chat", relation=Child("planner"))
         assert store.maintenance.verify().findings == ()
     connection = apsw.Connection(str(path))
     # Point the index at another column, which loses its entries, then point it back.
     connection.execute("PRAGMA writable_schema = ON")
     connection.execute(
-        "UPDATE sqlite_schema SET sql = replace(sql, 'turn_id', 'fingerprint') WHERE name = 'revisions_turn'"
+        "UPDATE sqlite_schema SET sql = replace(sql, 'parent_session_id', 'cwd') WHERE name = 'sessions_parent'"
     )
     connection.close()
     connection = apsw.Connection(str(path))
     connection.execute("REINDEX")
     connection.execute("PRAGMA writable_schema = ON")
     connection.execute(
-        "UPDATE sqlite_schema SET sql = replace(sql, 'fingerprint', 'turn_id') WHERE name = 'revisions_turn'"
+        "UPDATE sqlite_schema SET sql = replace(sql, 'cwd', 'parent_session_id') WHERE name = 'sessions_parent'"
     )
     connection.close()
     with holdfast.open_blocking(path) as store:

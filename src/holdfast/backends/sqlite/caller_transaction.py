@@ -7,10 +7,8 @@ closes the file, the operating system drops the locks of the other, and two writ
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, cast
 
@@ -19,7 +17,7 @@ import apsw
 from holdfast.backends.sqlite.budget import Bindings, Budget
 from holdfast.backends.sqlite.connection import LEVELS, StatementRunner, statements
 from holdfast.backends.sqlite.driver_errors import translated
-from holdfast.backends.sqlite.schema_setup import SCHEMA_VERSION, schema_text
+from holdfast.backends.sqlite.schema_setup import SCHEMA_VERSION, schema_text, table_names
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.transaction.base import json_list
 from holdfast.clock import read_clock
@@ -32,12 +30,6 @@ from holdfast.records.options import SqliteOptions
 from holdfast.wait import Waiting, run_made, run_to_end
 
 T = TypeVar("T")
-
-
-@lru_cache(maxsize=1)
-def table_names() -> str:
-    """Return the names of the store's tables, as one parameter."""
-    return json_list(re.findall(r"^CREATE TABLE (\w+)", schema_text(), re.MULTILINE))
 
 
 class CallerConnection:
@@ -221,7 +213,7 @@ class SqliteCallerTransaction(CallerTransaction):
                 f"PRAGMA synchronous is {LEVELS[level]}, and the store's commits are {LEVELS[wanted]}: "
                 "set it before BEGIN",
             )
-        shadow = runner.one("find_shadows", (table_names(),))
+        shadow = runner.one("find_shadows", (json_list(table_names()),))
         if shadow is not None:
             raise InvalidRequest("connection", f"its temporary {shadow!r} hides or touches a table of the store's")
 

@@ -53,7 +53,13 @@ CREATE TABLE revisions (
     committed_at_ms INTEGER NOT NULL
 ) STRICT;
 
-CREATE UNIQUE INDEX revisions_turn ON revisions (revision_key >> 32, turn_id) WHERE turn_id IS NOT NULL;
+-- Turn ids of complete blocks of 64 revisions. Those of the last block are found by reading its rows.
+CREATE TABLE turn_ids (
+    session_key INTEGER NOT NULL,
+    turn_id TEXT NOT NULL,
+    revision_key INTEGER NOT NULL,
+    PRIMARY KEY (session_key, turn_id)
+) STRICT, WITHOUT ROWID;
 
 -- A node's key is its session and position, so that a session's nodes are adjacent.
 CREATE TABLE nodes (
@@ -71,8 +77,16 @@ CREATE TABLE nodes (
     revision INTEGER
 ) STRICT;
 
-CREATE UNIQUE INDEX nodes_id ON nodes (session_key, epoch, node_id);
 CREATE INDEX nodes_tombstoned ON nodes (session_key) WHERE mark = 1;
+
+-- Node ids of complete blocks of 64 positions. Those of the last block are found by reading its rows.
+CREATE TABLE node_ids (
+    session_key INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    node_id TEXT NOT NULL,
+    node_key INTEGER NOT NULL,
+    PRIMARY KEY (session_key, epoch, node_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE usage (
     session_key INTEGER NOT NULL,

@@ -11,7 +11,6 @@ from functools import lru_cache
 from holdfast.backends.sqlite.budget import Values
 from holdfast.backends.sqlite.connection import StatementRunner
 from holdfast.errors import Corrupt, Incompatible
-from holdfast.table_catalog import table_names
 
 _NAME = r"[\"`\[]?(\w+)[\"`\]]?"
 _SPACE = re.compile(r"([(),;])")
@@ -23,9 +22,15 @@ _COMPUTES = re.compile(r"\b(AS|GENERATED|CHECK|DEFAULT)\b", re.IGNORECASE)
 _COMMENT = re.compile(r"--[^\n]*")
 
 
+@lru_cache(maxsize=1)
+def tables_of(schema: str) -> tuple[str, ...]:
+    """Return the names of the tables that a schema creates."""
+    return tuple(re.findall(r"^CREATE TABLE (\w+)", schema, re.MULTILINE))
+
+
 def refuse_computed(runner: StatementRunner, schema: str) -> None:
     """Raise `Corrupt` or `Incompatible`, naming the object, unless the store's tables and indexes are plain."""
-    ours = set(table_names())
+    ours = set(tables_of(schema))
     for entry in runner.all("stored_schema"):
         if not ours.isdisjoint(str(value).lower() for value in entry[1:3]):
             _refuse_entry(entry, _spaced(schema))

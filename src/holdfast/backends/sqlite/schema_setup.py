@@ -17,7 +17,7 @@ import apsw
 
 from holdfast.backends.sqlite.connection import StatementRunner, until_free
 from holdfast.backends.sqlite.file_locks import create_private, refuse_unsafe
-from holdfast.backends.sqlite.schema_check import refuse_computed
+from holdfast.backends.sqlite.schema_check import refuse_computed, tables_of
 from holdfast.backends.sqlite.similar_files import begins_like_a_database, is_missing, similar_stores
 from holdfast.errors import (
     Corrupt,
@@ -50,6 +50,11 @@ _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 def schema_text() -> str:
     """Return the statements that create a new schema."""
     return files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
+
+
+def table_names() -> tuple[str, ...]:
+    """Return the names of the store's tables in a file, including those that only list ids."""
+    return tables_of(schema_text())
 
 
 @lru_cache(maxsize=1)

@@ -10,10 +10,19 @@ FROM revisions
 WHERE revision_key = :session_key << 32 | :revision
 UNION ALL
 SELECT
+    1, revision_key >> 32, revision_key & 4294967295, family, revisions.turn_id, fingerprint, epoch, node_count, leaf_key,
+    leaf_id, checkpoint_ref, refs, body, committed_at_ms
+FROM turn_ids AS listed
+CROSS JOIN revisions USING (revision_key)
+WHERE listed.session_key = :session_key
+    AND listed.turn_id = :turn_id
+UNION ALL
+SELECT
     1, revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
     checkpoint_ref, refs, body, committed_at_ms
 FROM revisions
-WHERE revision_key >> 32 = :session_key
+WHERE revision_key > :listed_revision
+    AND revision_key <= :session_key << 32 | :revision
     AND turn_id = :turn_id
 UNION ALL
 SELECT
@@ -22,11 +31,26 @@ SELECT
     parent.node_id
 FROM json_each(:segments) AS segment
 CROSS JOIN json_each(:node_ids) AS named
+CROSS JOIN node_ids AS listed
+    ON listed.session_key = segment.value ->> 0
+        AND listed.epoch = segment.value ->> 1
+        AND listed.node_id = named.value
+        AND listed.node_key <= segment.value ->> 2
 CROSS JOIN nodes AS node
-    ON node.session_key = segment.value ->> 0
+    ON node.node_key = listed.node_key
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+UNION ALL
+SELECT
+    2, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM json_each(:segments) AS segment
+CROSS JOIN nodes AS node
+    ON node.node_key > segment.value ->> 2
+        AND node.node_key <= segment.value ->> 3
+        AND node.node_id IN (SELECT value FROM json_each(:node_ids))
         AND node.epoch = segment.value ->> 1
-        AND node.node_id = named.value
-        AND node.node_key <= segment.value ->> 2
 LEFT JOIN nodes AS parent
     ON parent.node_key = node.parent_key
 UNION ALL

@@ -20,6 +20,18 @@ SELECT
 FROM revisions
 ORDER BY revision_key
 
+-- name: dump_turn_ids
+SELECT
+    session_key, turn_id, revision_key
+FROM turn_ids
+ORDER BY session_key, turn_id
+
+-- name: dump_node_ids
+SELECT
+    session_key, epoch, node_id, node_key
+FROM node_ids
+ORDER BY session_key, epoch, node_id
+
 -- name: dump_nodes
 SELECT
     node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,

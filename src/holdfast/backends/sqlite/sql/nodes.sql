@@ -19,8 +19,32 @@ INSERT INTO nodes (
     ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24
 )
 
+-- name: list_node_ids
+INSERT INTO node_ids (
+    session_key, epoch, node_id, node_key
+)
+SELECT
+    session_key, epoch, node_id, node_key
+FROM nodes
+WHERE node_key > ?1
+    AND node_key <= ?2
+
 -- Run once per segment and id: cheaper than unpacking lists, because a turn names few.
 -- name: find_node
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM node_ids AS listed
+CROSS JOIN nodes AS node
+    ON node.node_key = listed.node_key
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE listed.session_key = ?1
+    AND listed.epoch = ?2
+    AND listed.node_id = ?5
+    AND listed.node_key <= ?3
+UNION ALL
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
     node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
@@ -28,10 +52,10 @@ SELECT
 FROM nodes AS node
 LEFT JOIN nodes AS parent
     ON parent.node_key = node.parent_key
-WHERE node.session_key = ?1
+WHERE node.node_key > ?3
+    AND node.node_key <= ?4
     AND node.epoch = ?2
-    AND node.node_id = ?4
-    AND node.node_key <= ?3
+    AND node.node_id = ?5
 
 -- A parent is older than its child, so each step goes to a smaller key: a damaged row cannot cause an endless loop.
 -- name: read_path
@@ -102,20 +126,19 @@ SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
     node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
     parent.node_id
-FROM nodes AS node
+FROM node_ids AS listed
+CROSS JOIN nodes AS node
+    ON node.node_key = listed.node_key
 LEFT JOIN nodes AS parent
     ON parent.node_key = node.parent_key
-WHERE node.session_key = :session_key
-    AND node.epoch = :epoch
-    AND node.node_id >= :first
-    AND node.node_id < :before
-    AND node.node_key <= :last_key
+WHERE listed.session_key = :session_key
+    AND listed.epoch = :epoch
+    AND listed.node_id >= :first
+    AND listed.node_id < :before
+    AND listed.node_key <= :listed_key
     AND node.mark = 0
     AND (:kind IS NULL OR node.kind = :kind)
-ORDER BY node.node_id
-LIMIT :limit
-
--- name: read_nodes_by_id_down
+UNION ALL
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
     node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
@@ -123,14 +146,49 @@ SELECT
 FROM nodes AS node
 LEFT JOIN nodes AS parent
     ON parent.node_key = node.parent_key
-WHERE node.session_key = :session_key
+WHERE node.node_key > :listed_key
+    AND node.node_key <= :last_key
     AND node.epoch = :epoch
     AND node.node_id >= :first
     AND node.node_id < :before
-    AND node.node_key <= :last_key
     AND node.mark = 0
     AND (:kind IS NULL OR node.kind = :kind)
-ORDER BY node.node_id DESC
+ORDER BY 4
+LIMIT :limit
+
+-- name: read_nodes_by_id_down
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM node_ids AS listed
+CROSS JOIN nodes AS node
+    ON node.node_key = listed.node_key
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE listed.session_key = :session_key
+    AND listed.epoch = :epoch
+    AND listed.node_id >= :first
+    AND listed.node_id < :before
+    AND listed.node_key <= :listed_key
+    AND node.mark = 0
+    AND (:kind IS NULL OR node.kind = :kind)
+UNION ALL
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM nodes AS node
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE node.node_key > :listed_key
+    AND node.node_key <= :last_key
+    AND node.epoch = :epoch
+    AND node.node_id >= :first
+    AND node.node_id < :before
+    AND node.mark = 0
+    AND (:kind IS NULL OR node.kind = :kind)
+ORDER BY 4 DESC
 LIMIT :limit
 
 -- name: count_nodes
@@ -189,16 +247,23 @@ WHERE node_key IN (
     LIMIT ?1
 )
 
--- One index lookup per epoch, however many nodes it has.
+-- One lookup per epoch, however many nodes it has, and the nodes of the last block.
 -- name: node_epochs
-WITH RECURSIVE found (epoch) AS (
-    SELECT min(epoch)
+WITH RECURSIVE last_block (listed_key, last_key) AS (
+    SELECT
+        max(node_key) & -64,
+        max(node_key)
     FROM nodes
+    WHERE node_key BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295
+),
+found (epoch) AS (
+    SELECT min(epoch)
+    FROM node_ids
     WHERE session_key = ?1
     UNION ALL
     SELECT (
         SELECT min(epoch)
-        FROM nodes
+        FROM node_ids
         WHERE session_key = ?1
             AND epoch > found.epoch
     )
@@ -208,9 +273,15 @@ WITH RECURSIVE found (epoch) AS (
 SELECT epoch
 FROM found
 WHERE epoch IS NOT NULL
+UNION
+SELECT node.epoch
+FROM last_block
+CROSS JOIN nodes AS node
+    ON node.node_key > last_block.listed_key
+        AND node.node_key <= last_block.last_key
 
 -- Highest keys first, so that nodes left after the limit still have their parents. An epoch ends where the next one
--- begins, and later nodes are not read.
+-- begins, and later nodes are not read, but for those of the last block.
 -- name: drop_nodes
 DELETE FROM nodes
 WHERE node_key IN (
@@ -220,7 +291,7 @@ WHERE node_key IN (
         AND node_key <= :session_base + coalesce(
             (
                 SELECT min(epoch)
-                FROM nodes
+                FROM node_ids
                 WHERE session_key = :session_key
                     AND epoch > :epoch
             ),
@@ -230,3 +301,10 @@ WHERE node_key IN (
     ORDER BY node_key DESC
     LIMIT :limit
 )
+RETURNING node_id
+
+-- name: drop_node_ids
+DELETE FROM node_ids
+WHERE session_key = ?1
+    AND epoch = ?2
+    AND node_id IN (SELECT value FROM json_each(?3))

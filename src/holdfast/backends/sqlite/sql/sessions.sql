@@ -303,10 +303,19 @@ LIMIT 1
 
 -- name: find_turn
 SELECT
+    revision_key >> 32, revision_key & 4294967295, family, revisions.turn_id, fingerprint, epoch, node_count, leaf_key,
+    leaf_id, checkpoint_ref, refs, body, committed_at_ms
+FROM turn_ids AS listed
+CROSS JOIN revisions USING (revision_key)
+WHERE listed.session_key = ?1
+    AND listed.turn_id = ?2
+UNION ALL
+SELECT
     revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
     checkpoint_ref, refs, body, committed_at_ms
 FROM revisions
-WHERE revision_key >> 32 = ?1
+WHERE revision_key > ?3
+    AND revision_key <= ?1 << 32 | 4294967295
     AND turn_id = ?2
 
 -- name: insert_revision
@@ -316,6 +325,17 @@ INSERT INTO revisions (
 ) VALUES (
     ?1 << 32 | ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
 )
+
+-- name: list_turn_ids
+INSERT INTO turn_ids (
+    session_key, turn_id, revision_key
+)
+SELECT
+    revision_key >> 32, turn_id, revision_key
+FROM revisions
+WHERE revision_key > ?1
+    AND revision_key <= ?2
+    AND turn_id IS NOT NULL
 
 -- name: list_revisions
 SELECT
@@ -362,7 +382,12 @@ WHERE revision_key IN (
     ORDER BY revision_key
     LIMIT ?3
 )
+RETURNING turn_id
 
+-- name: drop_turn_ids
+DELETE FROM turn_ids
+WHERE session_key = ?1
+    AND turn_id IN (SELECT value FROM json_each(?2))
 
 -- name: read_ledger
 SELECT

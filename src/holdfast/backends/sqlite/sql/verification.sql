@@ -359,7 +359,7 @@ SELECT
     coalesce(max(node_key), 0),
     count(*)
 FROM nodes
-WHERE session_key = ?1
+WHERE node_key BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295
 
 -- name: span_of_events
 SELECT
@@ -380,6 +380,131 @@ PRAGMA integrity_check(100)
 -- name: check_structures_of_table
 SELECT integrity_check
 FROM pragma_integrity_check(?1)
+
+-- Ids that are listed wrongly, or not at all, and ids that two rows have: a lookup would miss a row, or find another.
+-- name: check_ids
+SELECT *
+FROM (
+    SELECT 'table node_ids: the id of node ' || node.node_key || ' is not listed'
+    FROM nodes AS node
+    CROSS JOIN sessions
+        ON sessions.session_key = node.node_key >> 32
+    WHERE node.node_key & 4294967295 <= sessions.node_count - sessions.node_count % ?1
+        AND NOT EXISTS (
+            SELECT 1
+            FROM node_ids AS listed
+            WHERE listed.session_key = node.session_key
+                AND listed.epoch = node.epoch
+                AND listed.node_id = node.node_id
+                AND listed.node_key = node.node_key
+        )
+    LIMIT 100
+)
+UNION ALL
+SELECT *
+FROM (
+    SELECT 'table node_ids: it lists another id for node ' || listed.node_key
+    FROM node_ids AS listed
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM nodes AS node
+        WHERE node.node_key = listed.node_key
+            AND node.session_key = listed.session_key
+            AND node.epoch = listed.epoch
+            AND node.node_id = listed.node_id
+    )
+    LIMIT 100
+)
+UNION ALL
+SELECT *
+FROM (
+    SELECT 'table nodes: node ' || node.node_key || ' has the id of an earlier one'
+    FROM nodes AS node
+    CROSS JOIN sessions
+        ON sessions.session_key = node.node_key >> 32
+    WHERE node.node_key & 4294967295 > sessions.node_count - sessions.node_count % ?1
+        AND (
+            EXISTS (
+                SELECT 1
+                FROM node_ids AS listed
+                WHERE listed.session_key = node.session_key
+                    AND listed.epoch = node.epoch
+                    AND listed.node_id = node.node_id
+                    AND listed.node_key <> node.node_key
+            )
+            OR EXISTS (
+                SELECT 1
+                FROM nodes AS earlier
+                WHERE earlier.node_key < node.node_key
+                    AND earlier.node_key >= node.node_key - node.node_key % ?1
+                    AND earlier.epoch = node.epoch
+                    AND earlier.node_id = node.node_id
+            )
+        )
+    LIMIT 100
+)
+UNION ALL
+SELECT *
+FROM (
+    SELECT 'table turn_ids: the id of turn ' || (revision_key & 4294967295) || ' of session ' || (revision_key >> 32)
+        || ' is not listed'
+    FROM revisions
+    CROSS JOIN sessions
+        ON sessions.session_key = revisions.revision_key >> 32
+    WHERE revisions.turn_id IS NOT NULL
+        AND revision_key & 4294967295 <= sessions.revision - sessions.revision % ?1
+        AND NOT EXISTS (
+            SELECT 1
+            FROM turn_ids AS listed
+            WHERE listed.session_key = revisions.revision_key >> 32
+                AND listed.turn_id = revisions.turn_id
+                AND listed.revision_key = revisions.revision_key
+        )
+    LIMIT 100
+)
+UNION ALL
+SELECT *
+FROM (
+    SELECT 'table turn_ids: it lists another id for turn ' || (listed.revision_key & 4294967295) || ' of session '
+        || listed.session_key
+    FROM turn_ids AS listed
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM revisions
+        WHERE revisions.revision_key = listed.revision_key
+            AND revisions.revision_key >> 32 = listed.session_key
+            AND revisions.turn_id = listed.turn_id
+    )
+    LIMIT 100
+)
+UNION ALL
+SELECT *
+FROM (
+    SELECT 'table revisions: turn ' || (revision_key & 4294967295) || ' of session ' || (revision_key >> 32)
+        || ' has the id of an earlier one'
+    FROM revisions
+    CROSS JOIN sessions
+        ON sessions.session_key = revisions.revision_key >> 32
+    WHERE revisions.turn_id IS NOT NULL
+        AND revision_key & 4294967295 > sessions.revision - sessions.revision % ?1
+        AND (
+            EXISTS (
+                SELECT 1
+                FROM turn_ids AS listed
+                WHERE listed.session_key = revisions.revision_key >> 32
+                    AND listed.turn_id = revisions.turn_id
+                    AND listed.revision_key <> revisions.revision_key
+            )
+            OR EXISTS (
+                SELECT 1
+                FROM revisions AS earlier
+                WHERE earlier.revision_key < revisions.revision_key
+                    AND earlier.revision_key >= revisions.revision_key - revisions.revision_key % ?1
+                    AND earlier.turn_id = revisions.turn_id
+            )
+        )
+    LIMIT 100
+)
 
 -- name: foreign_tables
 SELECT entry.name

@@ -20,6 +20,10 @@ POSITION = "sqlite"
 """The only position: every read of a file shows all that was committed before it, by any process."""
 
 
+BLOCK = 64
+"""Rows whose ids are listed together, once the block is complete. The schema and `node_epochs` know it, too."""
+
+
 def _plain(value: object) -> str:
     """Return text of a subclass of `str`, such as a member of an enumeration, as the text that it holds."""
     if isinstance(value, str):
@@ -33,6 +37,14 @@ _encode = msgspec.json.Encoder(enc_hook=_plain).encode
 def json_list(values: Sequence[object]) -> str:
     """Return values as one parameter."""
     return _encode(values).decode()
+
+
+def listed(session_key: int, position: int) -> int:
+    """Return the key up to which ids are listed in a session whose last row, of nodes or revisions, has this position.
+
+    Rows after it are the last block: no table lists their ids, so that a turn writes no page for them.
+    """
+    return session_key << r.POSITION_BITS | position & -BLOCK
 
 
 class Base:

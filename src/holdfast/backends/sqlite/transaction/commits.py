@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.sqlite.budget import Values
-from holdfast.backends.sqlite.transaction.base import json_list
+from holdfast.backends.sqlite.transaction.base import BLOCK, json_list, listed
 from holdfast.backends.sqlite.transaction.graph import Graph, key_of_node
 from holdfast.backends.sqlite.transaction.leases import SESSION_LEASE
 from holdfast.backends.sqlite.transaction.queue import Queue
@@ -25,9 +25,13 @@ class Commits(Graph, Queue):
         bindings = {
             "session_key": session.session_key,
             "revision": session.revision,
+            "listed_revision": listed(session.session_key, session.revision),
             "turn_id": query.turn_id,
             "segments": json_list(
-                [(segment.session_key, segment.epoch, segment.last_key) for segment in query.segments]
+                [
+                    (segment.session_key, segment.epoch, listed(segment.session_key, segment.upto), segment.last_key)
+                    for segment in query.segments
+                ]
             ),
             "node_ids": json_list(list(dict.fromkeys(query.node_ids))),
             "family": session.family,
@@ -64,6 +68,9 @@ class Commits(Graph, Queue):
         head = (session.session_key, session.revision, session.node_count, session.epoch, session.changed_at_ms)
         self._run("move_head", head)
         self._store("insert_revision", plan.revision)
+        if plan.revision.revision % BLOCK == 0:
+            end = listed(plan.revision.session_key, plan.revision.revision)
+            self._run("list_turn_ids", (end - BLOCK, end))
         self._insert_nodes(plan.nodes)
         if plan.blobs:
             blobs = ((session.family, *msgspec.structs.astuple(blob)) for blob in plan.blobs)

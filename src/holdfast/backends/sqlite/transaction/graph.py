@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import Base, json_list
+from holdfast.backends.sqlite.transaction.base import BLOCK, Base, json_list, listed
 from holdfast.columns import fitting, weight
 from holdfast.errors import Corrupt
 from holdfast.records.limits import LARGEST_INTEGER
@@ -33,7 +33,7 @@ class Graph(Base):
         if not segments or not node_ids:
             return []
         places = [
-            (segment.session_key, segment.epoch, segment.last_key, node_id)
+            (segment.session_key, segment.epoch, listed(segment.session_key, segment.upto), segment.last_key, node_id)
             for segment in segments
             for node_id in dict.fromkeys(node_ids)
         ]
@@ -98,6 +98,7 @@ class Graph(Base):
         bindings = {
             "session_key": segment.session_key,
             "epoch": segment.epoch,
+            "listed_key": listed(segment.session_key, segment.upto),
             "last_key": segment.last_key,
             "first": first,
             # Bytes sort after any text.
@@ -121,6 +122,9 @@ class Graph(Base):
             self._runner.run_many("insert_two_nodes", [(*first, *second) for first, second in pairs])
         if len(values) % 2:
             self._run("insert_node", values[-1])
+        ends = [row.node_key for row in rows if row.node_key % BLOCK == 0]
+        if ends:
+            self._runner.run_many("list_node_ids", [(end - BLOCK, end) for end in ends])
 
     async def mark_nodes(self, node_keys: Sequence[int]) -> int:
         return self._run("mark_nodes", (json_list(node_keys),))
@@ -151,7 +155,10 @@ class Graph(Base):
             "positions": POSITIONS,
             "limit": limit,
         }
-        return self._run("drop_nodes", bindings)
+        dropped = self._values("drop_nodes", bindings)
+        if dropped:
+            self._run("drop_node_ids", (session_key, epoch, json_list([node_id for (node_id,) in dropped])))
+        return len(dropped)
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         return self._all(r.BlobRow, "load_blobs", (family, json_list(hashes)))

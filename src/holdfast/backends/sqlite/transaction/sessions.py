@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import Base, json_list
+from holdfast.backends.sqlite.transaction.base import Base, json_list, listed
 from holdfast.label_rows import FEW, LabelRow, SessionFilter, SessionOrder
 from holdfast.table_catalog import fetched
 
@@ -94,7 +94,8 @@ class Sessions(Base):
         return self._one(r.RevisionRow, "find_revision", (session_key, revision))
 
     async def find_turn(self, session: r.SessionRow, turn_id: str) -> r.RevisionRow | None:
-        return self._one(r.RevisionRow, "find_turn", (session.session_key, turn_id))
+        listed_key = listed(session.session_key, session.revision)
+        return self._one(r.RevisionRow, "find_turn", (session.session_key, turn_id, listed_key))
 
     async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
         return self._one(r.RevisionRow, "find_leaf_revision", (session_key, leaf_key))
@@ -112,7 +113,11 @@ class Sessions(Base):
         return self._number("count_revisions", (session_key, below))
 
     async def drop_revisions(self, session_key: int, *, below: int, limit: int) -> int:
-        return self._run("drop_revisions", (session_key, below, limit))
+        dropped = self._values("drop_revisions", (session_key, below, limit))
+        turn_ids = [turn_id for (turn_id,) in dropped if turn_id is not None]
+        if turn_ids:
+            self._run("drop_turn_ids", (session_key, json_list(turn_ids)))
+        return len(dropped)
 
     async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
         return self._all(r.UsageRow, "read_ledger", (session_key,))

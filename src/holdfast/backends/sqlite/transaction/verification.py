@@ -12,9 +12,9 @@ from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.sqlite.budget import Values
 from holdfast.backends.sqlite.connection import statements
-from holdfast.backends.sqlite.schema_setup import MEMORY, schema_text
-from holdfast.backends.sqlite.transaction.base import Base, json_list
-from holdfast.table_catalog import Key, all_fetched, key_of, smallest_key, table_names, table_of
+from holdfast.backends.sqlite.schema_setup import MEMORY, schema_text, table_names
+from holdfast.backends.sqlite.transaction.base import BLOCK, Base, json_list
+from holdfast.table_catalog import Key, all_fetched, key_of, smallest_key, table_of
 
 R = TypeVar("R", bound=r.Row)
 
@@ -49,6 +49,7 @@ class Verification(Base):
         """Return SQLite's findings about its pages and indexes, and tables that are not declared as the schema says."""
         found = [problem for (problem,) in self._check_structures() if problem != "ok"]
         declared = _by_table(self._values("declared_columns", ()))
+        found += [problem for (problem,) in self._values("check_ids", (BLOCK,))]
         # SQLite finds nothing wrong with any value in a table without constraints.
         return found + [
             f"table {table} is not declared as it should be: its rules are lost"
