@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from benchmarks import work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -449,9 +450,18 @@ def test_content_is_compressed_where_that_saves_space(data: bytes, encoding: str
     assert codec.pack(data)[0] == encoding
 
 
+@pytest.mark.parametrize("size", [1_000, 4_000, codec.SMALL_BYTES])
+def test_small_contents_are_stored_in_no_more_bytes_than_at_the_default_level(size: int) -> None:
+    contents = [work.text(f"small-{number}", size).encode() for number in range(20)]
+    stored = sum(len(codec.pack(data)[1]) for data in contents)
+    assert stored <= sum(len(codec.zstd.compress(data)) for data in contents)
+
+
 def test_contents_packed_one_after_another_and_by_several_threads_are_each_a_frame_of_their_own() -> None:
-    contents = [hashlib.sha256(b"%d" % number).hexdigest().encode() * (4 + number) for number in range(200)]
-    alone = [(codec.zstd.compress(data), len(data)) for data in contents]
+    contents = [hashlib.sha256(b"%d" % number).hexdigest().encode() * (4 + 3 * number) for number in range(200)]
+    levels = [1 if len(data) <= codec.SMALL_BYTES else 3 for data in contents]
+    assert set(levels) == {1, 3}
+    alone = [(codec.zstd.compress(data, level=level), len(data)) for data, level in zip(contents, levels, strict=True)]
     with ThreadPoolExecutor(4) as threads:
         packed = list(threads.map(codec.pack, contents))
     assert packed == [("zstd", frame) for frame, _ in alone]

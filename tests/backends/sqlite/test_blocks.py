@@ -98,9 +98,9 @@ def test_dropped_nodes_and_revisions_are_no_longer_listed(tmp_path: Path) -> Non
         ("DELETE FROM node_ids WHERE node_id = 'n7'", "the id of node .* is not listed"),
         ("UPDATE nodes SET node_id = 'n7' WHERE node_id = 'n66'", "has the id of an earlier one"),
         ("UPDATE nodes SET node_id = 'n65' WHERE node_id = 'n66'", "has the id of an earlier one"),
-        ("DELETE FROM turn_ids WHERE turn_id = 't7'", "the id of turn 7 of session 1 is not listed"),
-        ("UPDATE revisions SET turn_id = 't7' WHERE turn_id = 't66'", "turn 66 of session 1 has the id of an earlier"),
-        ("UPDATE revisions SET turn_id = 't65' WHERE turn_id = 't66'", "turn 66 of session 1 has the id of an earlier"),
+        ("DELETE FROM turn_ids WHERE turn_id = 't7'", "the id of turn 't7' of session 1 is not listed"),
+        ("UPDATE revisions SET turn_id = 't7' WHERE turn_id = 't66'", "turn 't.*' of session 1 was committed twice"),
+        ("UPDATE revisions SET turn_id = 't65' WHERE turn_id = 't66'", "turn 't.*' of session 1 was committed twice"),
     ],
 )
 def test_an_id_that_is_lost_or_taken_twice_is_found(tmp_path: Path, damage: str, problem: str) -> None:

@@ -28,8 +28,8 @@ LONGEST_S = 60
 Read = Callable[[holdfast.BlockingStore], object]
 
 TREES = {
-    "sessions": 13, "nodes": 13, "sessions_live_id": 10, "sessions_family": 10, "revisions_turn": 10, "revisions": 13,
-    "blobs": 13, "events": 13, "usage": 10,
+    "sessions": 13, "nodes": 13, "sessions_live_id": 10, "sessions_family": 10, "turn_ids": 10, "node_ids": 10,
+    "revisions": 13, "blobs": 13, "events": 13, "usage": 10,
 }  # fmt: skip
 """Tables and indexes, and the kind of page that the leaf of each is: of a table with row ids, or of an index."""
 

@@ -28,7 +28,12 @@ WHOLE = {
     "stored_schema",
     "foreign_tables",
     "check_structures_of_table",
-    "check_ids",
+    "unlisted_nodes",
+    "unlisted_turns",
+    "mislisted_nodes",
+    "mislisted_turns",
+    "doubled_nodes",
+    "doubled_turns",
     # There are few workers, and what one of them holds is looked for once, when it is dead.
     "drop_expired_workers",
     "claims_of_owner",

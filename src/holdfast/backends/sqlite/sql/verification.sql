@@ -381,130 +381,111 @@ PRAGMA integrity_check(100)
 SELECT integrity_check
 FROM pragma_integrity_check(?1)
 
--- Ids that are listed wrongly, or not at all, and ids that two rows have: a lookup would miss a row, or find another.
--- name: check_ids
-SELECT *
-FROM (
-    SELECT 'table node_ids: the id of node ' || node.node_key || ' is not listed'
-    FROM nodes AS node
-    CROSS JOIN sessions
-        ON sessions.session_key = node.node_key >> 32
-    WHERE node.node_key & 4294967295 <= sessions.node_count - sessions.node_count % ?1
-        AND NOT EXISTS (
-            SELECT 1
-            FROM node_ids AS listed
-            WHERE listed.session_key = node.session_key
-                AND listed.epoch = node.epoch
-                AND listed.node_id = node.node_id
-                AND listed.node_key = node.node_key
-        )
-    LIMIT 100
-)
-UNION ALL
-SELECT *
-FROM (
-    SELECT 'table node_ids: it lists another id for node ' || listed.node_key
+-- Ids that are not listed although their block is complete: a lookup would miss the row.
+-- name: unlisted_nodes
+SELECT 'table node_ids: the id of node ' || node.node_key || ' is not listed'
+FROM sessions
+CROSS JOIN nodes AS node
+    ON node.node_key > sessions.session_key << 32
+        AND node.node_key <= sessions.session_key << 32 | sessions.node_count - sessions.node_count % ?1
+WHERE NOT EXISTS (
+    SELECT 1
     FROM node_ids AS listed
-    WHERE NOT EXISTS (
-        SELECT 1
-        FROM nodes AS node
-        WHERE node.node_key = listed.node_key
-            AND node.session_key = listed.session_key
-            AND node.epoch = listed.epoch
-            AND node.node_id = listed.node_id
-    )
-    LIMIT 100
+    WHERE listed.session_key = node.session_key
+        AND listed.epoch = node.epoch
+        AND listed.node_id = node.node_id
+        AND listed.node_key = node.node_key
 )
-UNION ALL
-SELECT *
-FROM (
-    SELECT 'table nodes: node ' || node.node_key || ' has the id of an earlier one'
+LIMIT 100
+
+-- name: unlisted_turns
+SELECT
+    'table turn_ids: the id of turn ' || quote(turn.turn_id) || ' of session ' || sessions.session_key || ' is not listed'
+FROM sessions
+CROSS JOIN revisions AS turn
+    ON turn.revision_key > sessions.session_key << 32
+        AND turn.revision_key <= sessions.session_key << 32 | sessions.revision - sessions.revision % ?1
+WHERE turn.turn_id IS NOT NULL
+    AND NOT EXISTS (
+        SELECT 1
+        FROM turn_ids AS listed
+        WHERE listed.session_key = sessions.session_key
+            AND listed.turn_id = turn.turn_id
+            AND listed.revision_key = turn.revision_key
+    )
+LIMIT 100
+
+-- Listed ids that no row has: a lookup would find another row, or none.
+-- name: mislisted_nodes
+SELECT 'table node_ids: no node ' || quote(listed.node_key) || ' has the id that is listed for it'
+FROM node_ids AS listed
+WHERE NOT EXISTS (
+    SELECT 1
     FROM nodes AS node
-    CROSS JOIN sessions
-        ON sessions.session_key = node.node_key >> 32
-    WHERE node.node_key & 4294967295 > sessions.node_count - sessions.node_count % ?1
-        AND (
-            EXISTS (
-                SELECT 1
-                FROM node_ids AS listed
-                WHERE listed.session_key = node.session_key
-                    AND listed.epoch = node.epoch
-                    AND listed.node_id = node.node_id
-                    AND listed.node_key <> node.node_key
-            )
-            OR EXISTS (
-                SELECT 1
-                FROM nodes AS earlier
-                WHERE earlier.node_key < node.node_key
-                    AND earlier.node_key >= node.node_key - node.node_key % ?1
-                    AND earlier.epoch = node.epoch
-                    AND earlier.node_id = node.node_id
-            )
-        )
-    LIMIT 100
+    WHERE node.node_key = listed.node_key
+        AND node.session_key = listed.session_key
+        AND node.epoch = listed.epoch
+        AND node.node_id = listed.node_id
 )
-UNION ALL
-SELECT *
-FROM (
-    SELECT 'table turn_ids: the id of turn ' || (revision_key & 4294967295) || ' of session ' || (revision_key >> 32)
-        || ' is not listed'
-    FROM revisions
-    CROSS JOIN sessions
-        ON sessions.session_key = revisions.revision_key >> 32
-    WHERE revisions.turn_id IS NOT NULL
-        AND revision_key & 4294967295 <= sessions.revision - sessions.revision % ?1
-        AND NOT EXISTS (
-            SELECT 1
-            FROM turn_ids AS listed
-            WHERE listed.session_key = revisions.revision_key >> 32
-                AND listed.turn_id = revisions.turn_id
-                AND listed.revision_key = revisions.revision_key
-        )
-    LIMIT 100
+LIMIT 100
+
+-- name: mislisted_turns
+SELECT 'table turn_ids: no revision ' || quote(listed.revision_key) || ' has the turn id that is listed for it'
+FROM turn_ids AS listed
+WHERE NOT EXISTS (
+    SELECT 1
+    FROM revisions AS turn
+    WHERE turn.revision_key = listed.revision_key
+        AND turn.revision_key >> 32 = listed.session_key
+        AND turn.turn_id = listed.turn_id
 )
-UNION ALL
-SELECT *
-FROM (
-    SELECT 'table turn_ids: it lists another id for turn ' || (listed.revision_key & 4294967295) || ' of session '
-        || listed.session_key
-    FROM turn_ids AS listed
-    WHERE NOT EXISTS (
+LIMIT 100
+
+-- Ids in a last block that an earlier row has, too: the key of the list refuses them only once the block is complete.
+-- name: doubled_nodes
+SELECT 'table nodes: node ' || node.node_key || ' has the id of an earlier one'
+FROM sessions
+CROSS JOIN nodes AS node
+    ON node.node_key > sessions.session_key << 32 | sessions.node_count - sessions.node_count % ?1
+        AND node.node_key <= sessions.session_key << 32 | 4294967295
+WHERE EXISTS (
+    SELECT 1
+    FROM node_ids AS listed
+    WHERE listed.session_key = node.session_key
+        AND listed.epoch = node.epoch
+        AND listed.node_id = node.node_id
+)
+    OR EXISTS (
         SELECT 1
-        FROM revisions
-        WHERE revisions.revision_key = listed.revision_key
-            AND revisions.revision_key >> 32 = listed.session_key
-            AND revisions.turn_id = listed.turn_id
+        FROM nodes AS earlier
+        WHERE earlier.node_key > sessions.session_key << 32 | sessions.node_count - sessions.node_count % ?1
+            AND earlier.node_key < node.node_key
+            AND earlier.epoch = node.epoch
+            AND earlier.node_id = node.node_id
     )
-    LIMIT 100
+LIMIT 100
+
+-- name: doubled_turns
+SELECT
+    'table revisions: turn ' || quote(turn.turn_id) || ' of session ' || sessions.session_key || ' was committed twice'
+FROM sessions
+CROSS JOIN revisions AS turn
+    ON turn.revision_key > sessions.session_key << 32 | sessions.revision - sessions.revision % ?1
+        AND turn.revision_key <= sessions.session_key << 32 | 4294967295
+WHERE EXISTS (
+    SELECT 1
+    FROM turn_ids AS listed
+    WHERE listed.session_key = sessions.session_key
+        AND listed.turn_id = turn.turn_id
 )
-UNION ALL
-SELECT *
-FROM (
-    SELECT 'table revisions: turn ' || (revision_key & 4294967295) || ' of session ' || (revision_key >> 32)
-        || ' has the id of an earlier one'
-    FROM revisions
-    CROSS JOIN sessions
-        ON sessions.session_key = revisions.revision_key >> 32
-    WHERE revisions.turn_id IS NOT NULL
-        AND revision_key & 4294967295 > sessions.revision - sessions.revision % ?1
-        AND (
-            EXISTS (
-                SELECT 1
-                FROM turn_ids AS listed
-                WHERE listed.session_key = revisions.revision_key >> 32
-                    AND listed.turn_id = revisions.turn_id
-                    AND listed.revision_key <> revisions.revision_key
-            )
-            OR EXISTS (
-                SELECT 1
-                FROM revisions AS earlier
-                WHERE earlier.revision_key < revisions.revision_key
-                    AND earlier.revision_key >= revisions.revision_key - revisions.revision_key % ?1
-                    AND earlier.turn_id = revisions.turn_id
-            )
-        )
-    LIMIT 100
-)
+    OR EXISTS (
+        SELECT 1
+        FROM revisions AS earlier
+        WHERE earlier.revision_key > sessions.session_key << 32 | sessions.revision - sessions.revision % ?1
+            AND earlier.revision_key < turn.revision_key
+            AND earlier.turn_id = turn.turn_id
+    )
+LIMIT 100
 
 -- name: foreign_tables
 SELECT entry.name

@@ -49,7 +49,10 @@ class Verification(Base):
         """Return SQLite's findings about its pages and indexes, and tables that are not declared as the schema says."""
         found = [problem for (problem,) in self._check_structures() if problem != "ok"]
         declared = _by_table(self._values("declared_columns", ()))
-        found += [problem for (problem,) in self._values("check_ids", (BLOCK,))]
+        for name in ("unlisted_nodes", "unlisted_turns", "doubled_nodes", "doubled_turns"):
+            found += [problem for (problem,) in self._values(name, (BLOCK,))]
+        for name in ("mislisted_nodes", "mislisted_turns"):
+            found += [problem for (problem,) in self._values(name, ())]
         # SQLite finds nothing wrong with any value in a table without constraints.
         return found + [
             f"table {table} is not declared as it should be: its rules are lost"
