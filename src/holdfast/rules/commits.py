@@ -273,6 +273,8 @@ def judge(  # noqa: PLR0913 - a turn rests on as many facts
         now_ms=now_ms,
         tombstoned=len(keys),
     )
+    if not completed and not keys:
+        return plan
     return msgspec.structs.replace(plan, completed_seqs=tuple(completed), hidden=keys)
 
 

@@ -18,6 +18,8 @@ from holdfast.rules import checks
 
 GONE = "was vacuumed, or moved here as a tombstone"
 NODES_PER_SESSION = (1 << POSITION_BITS) - 1
+NO_LINEAGE = b"[]"
+"""The lineage of a session that is not a fork."""
 
 
 class NodeIntent(msgspec.Struct, frozen=True):
@@ -121,6 +123,8 @@ def _attach(intents: Sequence[NodeIntent], stored: Mapping[str, NodeRow]) -> lis
     A node without a parent follows the one before it in the delta. The first node follows the head's leaf, and so does
     a node whose predecessor descends from it.
     """
+    if not any(isinstance(intent.parent, UnsetType) for intent in intents):
+        return [intent.parent for intent in intents]
     upwards: dict[str, str] = {}
 
     def highest(node_id: str) -> str:
@@ -205,6 +209,8 @@ def with_parents(field: str, intents: Sequence[NodeIntent]) -> tuple[NodeIntent,
 
 def lineage_of(session: SessionRow) -> tuple[Segment, ...]:
     """Return the segments that the session inherited when it was forked, nearest source first."""
+    if session.lineage == NO_LINEAGE:
+        return ()
     try:
         return tuple(msgspec.json.decode(session.lineage, type=list[Segment]))
     except codec.UNDECODABLE as error:

@@ -51,7 +51,7 @@ def new_session(session_id: str, *, after: SessionRow | None, now_ms: int) -> Se
         revision=0,
         node_count=0,
         epoch=0,
-        lineage=b"[]",
+        lineage=graph.NO_LINEAGE,
         changed_at_ms=now_ms,
     )
 
@@ -213,7 +213,7 @@ def tombstone(row: SessionRow, *, now_ms: int) -> SessionRow:
         revision=0,
         node_count=0,
         epoch=0,
-        lineage=b"[]",
+        lineage=graph.NO_LINEAGE,
         changed_at_ms=now_ms,
         deleted_at_ms=now_ms,
     )
