@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.backends.sqlite.schema_setup import table_names as sqlite_tables
 from holdfast.statements import parse_statements
 from holdfast.table_catalog import TABLES
 
@@ -138,7 +139,8 @@ def run_names(tree: ast.AST) -> Iterator[str]:
 
 def with_tables(names: Iterator[str]) -> set[str]:
     """Return the names, each with a table's name in it once for every table."""
-    return {name.replace("*", table) for name in names for table, _ in TABLES.values()}
+    tables = {*sqlite_tables(), *(table for table, _ in TABLES.values())}
+    return {name.replace("*", table) for name in names for table in tables}
 
 
 def unnamed_statements(stored: set[str], trees: list[ast.Module]) -> set[str]:
