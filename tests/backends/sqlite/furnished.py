@@ -26,6 +26,7 @@ def seed(path: Path, folder: Path) -> None:
     with holdfast.open_blocking(path, options=QUICK, clock=clock) as store:
         seed_sessions(store)
         seed_work(store)
+        seed_blocks(store)
         seed_processes(store)
         store.schedules.put("nightly", "0 3 * * *", run=Run("report", args={"a": 1}))
         store.artifacts.put_content("mod", b"content" * 100)
@@ -35,7 +36,6 @@ def seed(path: Path, folder: Path) -> None:
         ref = store.sessions.create("shelf").attachments.put(b"outside")
     with holdfast.open_blocking(path, options=QUICK, clock=clock) as store:
         store.sessions.handle("shelf").attachments.forget(ref.id)
-        seed_blocks(store)
         assert store.maintenance.verify().findings == ()
 
 

@@ -9,7 +9,6 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.connection import statements
 from holdfast.backends.sqlite.transaction.base import BLOCK
 from holdfast.blocking import BlockingStore
 from holdfast.errors import NodeConflict, TurnConflict
@@ -114,7 +113,3 @@ def test_an_id_that_is_lost_or_taken_twice_is_found(tmp_path: Path, damage: str,
     with holdfast.open_blocking(path, options=QUICK) as store:
         problems = [finding.problem for finding in store.maintenance.verify().findings if finding.table == "database"]
     assert [found for found in problems if re.search(problem, found)] == problems != []
-
-
-def test_statements_know_the_same_block() -> None:
-    assert f"max(node_key) & -{BLOCK}" in statements()["node_epochs"]

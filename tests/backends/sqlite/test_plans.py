@@ -55,8 +55,7 @@ CONTROL = {
 }
 # Scans of one parameter, a subquery's few rows, or one that a limit ends in the order of an index.
 HARMLESS = re.compile(
-    r"SCAN (2-ROW VALUES|segment|named|pair|ended|ref|json_each|last_block|CONSTANT ROW|found|path|granted\b|subquery"
-    r"|\(subquery)"
+    r"SCAN (2-ROW VALUES|segment|named|pair|ended|ref|json_each|CONSTANT ROW|found|path|granted\b|subquery|\(subquery)"
     r"|VIRTUAL TABLE"
 )
 

@@ -42,9 +42,11 @@ LEFT JOIN nodes AS parent
     ON parent.node_key = node.parent_key
 WHERE listed.session_key = ?1
     AND listed.epoch = ?2
-    AND listed.node_id = ?5
+    AND listed.node_id = ?4
     AND listed.node_key <= ?3
-UNION ALL
+
+-- Run once per segment, for all ids: reads the last block.
+-- name: find_unlisted_nodes
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
     node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
@@ -52,10 +54,10 @@ SELECT
 FROM nodes AS node
 LEFT JOIN nodes AS parent
     ON parent.node_key = node.parent_key
-WHERE node.node_key > ?3
-    AND node.node_key <= ?4
-    AND node.epoch = ?2
-    AND node.node_id = ?5
+WHERE node.node_key > ?1
+    AND node.node_key <= ?2
+    AND node.node_id IN (SELECT value FROM json_each(?4))
+    AND node.epoch = ?3
 
 -- A parent is older than its child, so each step goes to a smaller key: a damaged row cannot cause an endless loop.
 -- name: read_path
@@ -247,25 +249,24 @@ WHERE node_key IN (
     LIMIT ?1
 )
 
--- One lookup per epoch, however many nodes it has, and the nodes of the last block.
+-- One lookup per epoch, however many nodes it has: an epoch is the position of the last node before it.
 -- name: node_epochs
-WITH RECURSIVE last_block (listed_key, last_key) AS (
-    SELECT
-        max(node_key) & -64,
-        max(node_key)
-    FROM nodes
-    WHERE node_key BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295
-),
-found (epoch) AS (
-    SELECT min(epoch)
-    FROM node_ids
-    WHERE session_key = ?1
+WITH RECURSIVE found (epoch) AS (
+    SELECT (
+        SELECT epoch
+        FROM nodes
+        WHERE node_key BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295
+        ORDER BY node_key DESC
+        LIMIT 1
+    )
     UNION ALL
     SELECT (
-        SELECT min(epoch)
-        FROM node_ids
-        WHERE session_key = ?1
-            AND epoch > found.epoch
+        SELECT epoch
+        FROM nodes
+        WHERE node_key BETWEEN ?1 << 32 AND ?1 << 32 | found.epoch
+            AND epoch < found.epoch
+        ORDER BY node_key DESC
+        LIMIT 1
     )
     FROM found
     WHERE found.epoch IS NOT NULL
@@ -273,12 +274,6 @@ found (epoch) AS (
 SELECT epoch
 FROM found
 WHERE epoch IS NOT NULL
-UNION
-SELECT node.epoch
-FROM last_block
-CROSS JOIN nodes AS node
-    ON node.node_key > last_block.listed_key
-        AND node.node_key <= last_block.last_key
 
 -- Highest keys first, so that nodes left after the limit still have their parents. An epoch ends where the next one
 -- begins, and later nodes are not read, but for those of the last block.

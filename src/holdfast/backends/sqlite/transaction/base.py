@@ -21,7 +21,7 @@ POSITION = "sqlite"
 
 
 BLOCK = 64
-"""Rows whose ids are listed together, once the block is complete. The schema and `node_epochs` know it, too."""
+"""Rows whose ids are listed together, once the block is complete."""
 
 
 def _plain(value: object) -> str:

@@ -12,7 +12,7 @@ from holdfast.backends.sqlite.transaction.base import BLOCK, Base, json_list, li
 from holdfast.columns import fitting, weight
 from holdfast.errors import Corrupt
 from holdfast.records.limits import LARGEST_INTEGER
-from holdfast.table_catalog import fetched
+from holdfast.table_catalog import all_fetched
 
 POSITIONS = (1 << r.POSITION_BITS) - 1
 """The highest position that a node can have in its session."""
@@ -32,12 +32,12 @@ class Graph(Base):
     def _find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
         if not segments or not node_ids:
             return []
-        places = [
-            (segment.session_key, segment.epoch, listed(segment.session_key, segment.upto), segment.last_key, node_id)
-            for segment in segments
-            for node_id in dict.fromkeys(node_ids)
-        ]
-        found = [fetched(r.NodeRow, values) for values in self._runner.run_many("find_node", places)]
+        ids = list(dict.fromkeys(node_ids))
+        ends = [(segment, listed(segment.session_key, segment.upto)) for segment in segments]
+        places = [(segment.session_key, segment.epoch, end, node_id) for segment, end in ends for node_id in ids]
+        blocks = [(end, segment.last_key, segment.epoch, json_list(ids)) for segment, end in ends]
+        values = self._runner.run_many("find_node", places) + self._runner.run_many("find_unlisted_nodes", blocks)
+        found = all_fetched(r.NodeRow, values)
         found.sort(key=key_of_node)
         return found
 
@@ -143,7 +143,7 @@ class Graph(Base):
         return self._number("count_session_tombstoned", (session_key,))
 
     async def node_epochs(self, session_key: int) -> list[int]:
-        return [epoch for (epoch,) in self._numbers("node_epochs", (session_key,))]
+        return sorted(epoch for (epoch,) in self._numbers("node_epochs", (session_key,)))
 
     async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
         base = session_key << r.POSITION_BITS
