@@ -442,6 +442,7 @@ WHERE NOT EXISTS (
 LIMIT 100
 
 -- Ids in a last block that an earlier row has, too: the key of the list refuses them only once the block is complete.
+-- A deleted session counts no nodes, so that all its nodes are looked at.
 -- name: doubled_nodes
 SELECT 'table nodes: node ' || node.node_key || ' has the id of an earlier one'
 FROM sessions
@@ -454,11 +455,12 @@ WHERE EXISTS (
     WHERE listed.session_key = node.session_key
         AND listed.epoch = node.epoch
         AND listed.node_id = node.node_id
+        AND listed.node_key <> node.node_key
 )
     OR EXISTS (
         SELECT 1
         FROM nodes AS earlier
-        WHERE earlier.node_key > sessions.session_key << 32 | sessions.node_count - sessions.node_count % ?1
+        WHERE earlier.node_key > node.node_key - node.node_key % ?1
             AND earlier.node_key < node.node_key
             AND earlier.epoch = node.epoch
             AND earlier.node_id = node.node_id
@@ -477,11 +479,12 @@ WHERE EXISTS (
     FROM turn_ids AS listed
     WHERE listed.session_key = sessions.session_key
         AND listed.turn_id = turn.turn_id
+        AND listed.revision_key <> turn.revision_key
 )
     OR EXISTS (
         SELECT 1
         FROM revisions AS earlier
-        WHERE earlier.revision_key > sessions.session_key << 32 | sessions.revision - sessions.revision % ?1
+        WHERE earlier.revision_key > turn.revision_key - turn.revision_key % ?1
             AND earlier.revision_key < turn.revision_key
             AND earlier.turn_id = turn.turn_id
     )
