@@ -142,6 +142,27 @@ def test_rows_and_bytes_are_those_that_the_operation_wrote_and_read(url: str) ->
     assert hidden.rows_written == 3
 
 
+def test_a_commit_and_an_event_count_the_same_rows_on_every_backend(url: str) -> None:
+    told = Told()
+    kinds = [holdfast.events.EventType("progress")]
+    with holdfast.open_blocking(url, observe=told) as store:
+        session = store.sessions.create("chat")
+        for number in (1, 2):
+            with session.turn(f"t{number}") as turn:
+                turn.add("x" * 100, "y")
+            # The session's row, its revision with the receipt, and two nodes; payloads of 102 and 3 bytes.
+            assert told.last().rows_written == 4
+            assert 105 <= told.last().bytes_written <= 200
+        with session.turn("t1"):
+            pass
+        assert told.last().rows_written == 0, "a replay writes nothing"
+        registration = holdfast.ProcessRegistration("p1", holdfast.processes.External(), event_types=kinds)
+        store.processes.register(registration)
+        for _ in range(2):
+            store.events.append("p1", "progress", "x" * 100)
+            assert told.last().rows_written == 2, "the event and its process"
+
+
 LARGE = "x" * 100_000
 
 

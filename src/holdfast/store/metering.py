@@ -11,8 +11,7 @@ import msgspec
 from holdfast import rows as r
 from holdfast.ports import Backend, Begun, IsLeft, Operation, OperationFlags, Transaction
 from holdfast.ports.fast_paths import FastPaths
-from holdfast.ports.freshness import Freshness
-from holdfast.ports.queries import PrefetchQuery
+from holdfast.ports.queries import Freshness, PrefetchQuery
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -25,6 +24,14 @@ WRITTEN = (r.CommitPlan, r.EventWrite)
 
 FAST_PATHS = frozenset(vars(FastPaths))
 """Methods that have done nothing if they return None."""
+
+PLANNED: dict[str, Callable[[Any], object]] = {
+    "commit_turn": lambda params: params.plan,
+    "add_nodes": lambda params: (params.head.session, params.rows),
+    "append_event": lambda params: (params.event, params.process, params.batch),
+}
+"""Methods whose parameters hold the rows that the database writes, unless its verdict is another than these."""
+WROTE = frozenset({"committed", "added", "appended"})
 
 
 class Tally:
@@ -84,8 +91,11 @@ class CountingTransaction:
 
         async def counted(*args: Any, **kwargs: Any) -> Any:
             answer = await found(*args, **kwargs)
+            given: list[object] = [*args, *kwargs.values()]
+            if name in PLANNED:
+                given = [PLANNED[name](args[0])] if answer is not None and answer.verdict in WROTE else []
             declined = answer is None and name in FAST_PATHS
-            rows, size = measure([*args, *kwargs.values()], given=True) if writes and not declined else (0, 0)
+            rows, size = measure(given, given=True) if writes and not declined else (0, 0)
             if writes and not rows and type(answer) is int and not name.startswith("count"):
                 rows = answer  # the row count of an update by condition
             run.rows_written += rows
