@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, Unp
 
 from holdfast.errors import InvalidRequest
 from holdfast.ports import Backend, Begun, IsLeft, Operation, OperationFlags
-from holdfast.ports.freshness import Freshness
-from holdfast.ports.queries import PrefetchQuery
+from holdfast.ports.queries import Freshness, PrefetchQuery
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -57,7 +57,7 @@ from holdfast.operations import limits as limit_operations
 from holdfast.operations import pages, pool_queue, ready, runs
 from holdfast.operations import triggers as operations
 from holdfast.operations.key_frames import StagedKeyFrames
-from holdfast.ports.freshness import Freshness
+from holdfast.ports.queries import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.triggers import Emission
 from holdfast.rows import AttachmentRow, LeaseRow

@@ -14,8 +14,8 @@ from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import UNTIMED, Head, TurnParams, TurnPlan
 from holdfast.records.commits import CommitReceipt, NodesReceipt
 from holdfast.rows import BatchRow, CommitFacts, CommitQuery, NodeRow, Run, Segment, SessionRow, UsageRow
-from holdfast.rules import beside, graph, tombstones, verdicts
 from holdfast.rules import commits as rules
+from holdfast.rules import graph, heads, tombstones, verdicts
 from holdfast.rules import sessions as session_rules
 
 JUDGED_AGAIN = 4
@@ -331,7 +331,7 @@ async def _decide_nodes(
             return None
         try:
             session_rules.admit(head.session, *address)
-            params = beside.plan_on(head, intents)
+            params = heads.plan_nodes(head, intents)
         except HoldfastError:
             return None
         answer = await tx.add_nodes(params)

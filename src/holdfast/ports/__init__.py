@@ -19,17 +19,16 @@ from typing import (
 
 from holdfast.errors import InvalidRequest
 from holdfast.ports.fast_paths import FastPaths
-from holdfast.ports.freshness import Freshness
-from holdfast.ports.label_tables import LabelTables
 from holdfast.ports.lease_tables import LeaseTables
 from holdfast.ports.limit_tables import LimitTables
 from holdfast.ports.process_tables import GrantTables, ProcessTables
-from holdfast.ports.queries import PrefetchQuery
+from holdfast.ports.queries import Freshness, PrefetchQuery
 from holdfast.ports.stream_tables import StreamTables
 from holdfast.ports.tables import (
     AttachmentTables,
     GraphTables,
     HousekeepingTables,
+    LabelTables,
     QueueTables,
     SessionTables,
 )

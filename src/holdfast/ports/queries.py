@@ -1,4 +1,7 @@
-"""The rows that a read will ask for: a database may fetch them by one statement."""
+"""The rows that a read will ask for, which one statement may fetch, and how old its answer may be.
+
+Each backend judges the age by positions that it made itself.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from holdfast.errors import InvalidRequest
 from holdfast.rows import EventFilter
 
 
@@ -28,3 +32,21 @@ class GroupQuery(msgspec.Struct, frozen=True):
 
 
 PrefetchQuery: TypeAlias = ViewQuery | GroupQuery | EventFilter
+
+
+class Freshness(msgspec.Struct, frozen=True):
+    """Lets a replica answer a read, unless it has not reached the position.
+
+    A replica gets `wait_ms` to reach it. Then the primary answers if `fall_back`, or the read is refused.
+    """
+
+    position: str | None
+    wait_ms: int
+    fall_back: bool
+
+
+def foreign(position: str) -> InvalidRequest:
+    """Return the error for a position that this store cannot have made."""
+    return InvalidRequest(
+        "after", f"{position!r} is not a position of this store: give a receipt of this store, or leave it out"
+    )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast import rows as r
-from holdfast.label_rows import SessionFilter
+from holdfast.label_rows import LabelRow, SessionFilter
 from holdfast.ports.limit_tables import Obstacles, SlotTables
 from holdfast.ports.verification import VerificationTables
 from holdfast.records.diagnosis import StoreFacts
@@ -88,6 +88,22 @@ class SessionTables(Protocol):
 
     async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
         """Delete usage, work, labels and attachment rows of a session. Return counts of usage, work, attachments."""
+        ...
+
+
+class LabelTables(Protocol):
+    """Labels of sessions. Deleting a session's content deletes them."""
+
+    async def read_labels(self, sessions: Sequence[r.SessionRow]) -> list[LabelRow]:
+        """Return the labels of these sessions, in any order."""
+        ...
+
+    async def save_labels(self, rows: Sequence[LabelRow]) -> None:
+        """Insert, or overwrite the value."""
+        ...
+
+    async def drop_labels(self, session: r.SessionRow, keys: Sequence[str]) -> int:
+        """Delete labels of a session. Return the count."""
         ...
 
 

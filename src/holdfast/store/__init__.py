@@ -12,8 +12,8 @@ import msgspec
 
 from holdfast.operations import positions
 from holdfast.ports import Transaction
-from holdfast.ports.freshness import Freshness
 from holdfast.ports.observer import Observer
+from holdfast.ports.queries import Freshness
 from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
 from holdfast.rules import checks

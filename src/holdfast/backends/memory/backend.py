@@ -20,8 +20,7 @@ from holdfast.interrupts import OfThisThread
 from holdfast.loop_budget import BudgetExceeded, is_limited
 from holdfast.open_transaction import refuse_inside
 from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags
-from holdfast.ports.freshness import Freshness, foreign
-from holdfast.ports.queries import PrefetchQuery
+from holdfast.ports.queries import Freshness, PrefetchQuery, foreign
 from holdfast.read_only import ReadingBackend
 from holdfast.wait import Waiting, run_made
 

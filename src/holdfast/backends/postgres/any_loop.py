@@ -20,8 +20,7 @@ from holdfast.backends.postgres.other_loops import OtherLoops, Undo, on_loop
 from holdfast.errors import InvalidRequest
 from holdfast.open_transaction import refuse_inside
 from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags
-from holdfast.ports.freshness import Freshness
-from holdfast.ports.queries import PrefetchQuery
+from holdfast.ports.queries import Freshness, PrefetchQuery
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
 

@@ -39,8 +39,7 @@ from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, 
 from holdfast.log import DEBUG, INFO, log_event
 from holdfast.open_transaction import refuse_inside
 from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags, Transaction
-from holdfast.ports.freshness import Freshness
-from holdfast.ports.queries import PrefetchQuery
+from holdfast.ports.queries import Freshness, PrefetchQuery
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
 from holdfast.signals import Signals

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from holdfast.ports.freshness import foreign
+from holdfast.ports.queries import foreign
 
 UNKNOWN: Final = "0"
 """A cluster or a timeline that the server did not report. It is not compared."""

@@ -25,8 +25,7 @@ from holdfast.backends.postgres.schema_setup import SCHEMA_VERSION
 from holdfast.errors import HoldfastError, InvalidRequest, ReplicaBehind, Unavailable, UnknownPosition
 from holdfast.log import INFO, WARNING, log_event
 from holdfast.ports import Operation
-from holdfast.ports.freshness import Freshness
-from holdfast.ports.queries import PrefetchQuery
+from holdfast.ports.queries import Freshness, PrefetchQuery
 
 T = TypeVar("T")
 

@@ -26,8 +26,7 @@ from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
 from holdfast.interrupts import start_thread, undisturbed
 from holdfast.open_transaction import refuse_inside
 from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags, Transaction
-from holdfast.ports.freshness import Freshness, foreign
-from holdfast.ports.queries import PrefetchQuery
+from holdfast.ports.queries import Freshness, PrefetchQuery, foreign
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PRIVATE, SqliteOptions
 from holdfast.signals import Change

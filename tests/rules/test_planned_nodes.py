@@ -8,7 +8,7 @@ import holdfast
 from holdfast.ports.fast_path_params import UNTIMED, Head, NodesParams
 from holdfast.records.limits import Limits
 from holdfast.rows import POSITION_BITS, RevisionRow, Segment, SessionRow
-from holdfast.rules import beside, graph
+from holdfast.rules import graph, heads
 
 SESSION = SessionRow(7, "chat", 1, 7, 3, 5, 0, graph.encode_lineage([Segment(4, 0, 2)]), 0)
 REVISION = RevisionRow(7, 3, 7, None, "", 0, 5, (7 << POSITION_BITS) + 5, "leaf", None, b"[]", b"{}", 0)
@@ -16,7 +16,7 @@ AT_LEAF, WITHOUT_TURN = Head(SESSION, REVISION), Head(SESSION, None)
 
 
 def plan(*nodes: holdfast.Node, head: Head = AT_LEAF) -> NodesParams:
-    return beside.plan_on(head, graph.check_nodes("nodes", nodes, Limits()))
+    return heads.plan_nodes(head, graph.check_nodes("nodes", nodes, Limits()))
 
 
 def links(params: NodesParams) -> list[tuple[str, int, int | None]]:
