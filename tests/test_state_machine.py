@@ -46,7 +46,10 @@ MOVING = {
 OF_OTHER_CALLS = {"append", "enqueue", "messages"}
 """Made of a load and a commit, or another name of `queue.enqueue`: the machine reaches those."""
 
-RUNS = {f"processes.{name}" for name in ("claim_next", "retry_later", "start", "suspend", "wait_next")}
+RUNS = {
+    f"processes.{name}"
+    for name in ("claim_next", "complete_and_claim_next", "retry_later", "start", "suspend", "wait_next")
+}
 """Runs: the contract's cases, races and the twins of statement and rule compare the backends."""
 
 SCHEDULES = {"triggers.wait_undelivered"}

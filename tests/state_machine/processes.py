@@ -9,6 +9,7 @@ from tests.state_machine.machine import Machine, rule
 from tests.state_machine.values import PROCESSES, SCOPES
 
 import holdfast
+from holdfast.events import EventDraft
 from holdfast.grants import HandleDescriptor
 from holdfast.leases import OnProcess
 from holdfast.processes import BySession, Cancelled, Completed, ExternalRef, Failed, Host, SignalWait
@@ -46,6 +47,15 @@ def append(m: Machine) -> None:
         replay_key=m.maybe(0.3, ("r1", "r2", "")),
         wake_target=m.maybe(0.2, SCOPES),
     )
+
+
+@rule(4)
+def append_many(m: Machine) -> None:
+    drafts = [
+        EventDraft(m.pick(TYPES[:4]) if m.chance(0.9) else m.pick(TYPES), payload(m), m.maybe(0.3, ("r1", "r4", "r5")))
+        for _ in range(m.pick((1, 2, 3)))
+    ]
+    m.call("events.append_many", process_id(m), drafts)
 
 
 @rule(3)
