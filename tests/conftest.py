@@ -83,14 +83,17 @@ LONGEST = (
 
 
 DRAWN = {
-    **dict.fromkeys(("faults/test_planted_bugs.py", "planted", "worker/test_crashes.py::test_a_planted_bug"), 3),
+    **dict.fromkeys(("faults/test_planted_bugs.py", "planted", "worker/test_crashes.py::test_a_planted_bug"), 5),
     **dict.fromkeys(("backends/postgres/test_verify_damage.py", "backends/sqlite/test_loose_damage.py"), 4),
     **dict.fromkeys(("backends/test_damaged_files.py", "test_state_machine.py::test_the_machine_notices"), 4),
     "contract/test_second_process.py": 2,
     "loop_gaps": 6,
     **dict.fromkeys(("rules/test_schema_cost.py", "test_secrets.py", "contract/test_hostile"), 3),
     **dict.fromkeys(("backends/sqlite/test_hostile_pages.py", "backends/sqlite/test_byte_flips.py"), 3),
-    **dict.fromkeys(("faults/test_push_lane.py", "cli/test_demo.py", "contract/test_races.py"), 2),
+    "faults/test_push_lane.py": 4,
+    **dict.fromkeys(("cli/test_demo.py", "contract/test_races.py", "test_state_machine.py::test_both"), 2),
+    **dict.fromkeys(("backends/postgres/test_statement_races.py", "docs/test_streaming_page.py"), 2),
+    "inspector/test_browser.py": 3,
     **dict.fromkeys(("backends/postgres/test_renewal_races.py", "backends/postgres/test_job_races.py"), 3),
     **dict.fromkeys(("test_json_chunks.py", "test_codec.py", "test_decoding.py", "rules/test_every_check.py"), 2),
 }

@@ -516,13 +516,18 @@ class SlowAppends:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         self.passed_s = 0.0
-        usual = store_events.Events._append
+        append, append_many = store_events.Events._append, store_events.Events.append_many
 
         async def slow(*args: Any, **named: Any) -> Any:
             self.passed_s += seconds
-            return await usual(*args, **named)
+            return await append(*args, **named)
+
+        async def slow_many(*args: Any, **named: Any) -> Any:
+            self.passed_s += seconds * len(args[2])
+            return await append_many(*args, **named)
 
         monkeypatch.setattr(store_events.Events, "_append", slow)
+        monkeypatch.setattr(store_events.Events, "append_many", slow_many)
         monkeypatch.setattr(open_transaction, "time", self)
 
     def monotonic(self) -> float:

@@ -167,7 +167,7 @@ def test_a_schema_name_that_is_not_a_plain_identifier_is_refused(clean_postgres_
 
 def test_every_statement_names_the_schema_and_none_the_search_path() -> None:
     no_table = r"LATERAL|unnest|SET\b|OF\b|jsonb_array_elements_text"
-    table = re.compile(rf"\b(?:FROM|JOIN|INTO|UPDATE|USING)\s+(?!{no_table})([\w.]+)")
+    table = re.compile(rf"\b(?:(?<!DISTINCT )FROM|JOIN|INTO|UPDATE|USING)\s+(?!{no_table})([\w.]+)")
     for name, text in statements_of("s_x").items():
         made_here = set(re.findall(r"(\w+)(?:\s*\([^()]*\))?\s+AS\s*(?:MATERIALIZED\s*)?\(", text))
         for found in table.findall(text):

@@ -105,7 +105,7 @@ SCHEDULES = [
     Call(
         "triggers.undelivered", lambda _: {"session_id": "chat", "limit": 1}, "session_id:id?", variant=" of a session"
     ),
-    Call("triggers.failed", lambda _: {"limit": 1}, PAGE),
+    Call("triggers.failed", lambda _: {"session_id": "chat", "limit": 1}, f"session_id:id? {PAGE}"),
     Call("triggers.redeliver", redelivered, "process_id:id"),
     Call("maintenance.explain_schedule", named(), "name:id"),
     Call("triggers.wait_undelivered", undelivered, "timeout_ms:timeout"),
