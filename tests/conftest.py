@@ -87,14 +87,14 @@ DRAWN = {
     **dict.fromkeys(("backends/postgres/test_verify_damage.py", "backends/sqlite/test_loose_damage.py"), 4),
     **dict.fromkeys(("backends/test_damaged_files.py", "test_state_machine.py::test_the_machine_notices"), 4),
     "contract/test_second_process.py": 2,
-    "loop_gaps": 6,
+    "loop_gaps": 10,
     **dict.fromkeys(("rules/test_schema_cost.py", "test_secrets.py", "contract/test_hostile"), 3),
     **dict.fromkeys(("backends/sqlite/test_hostile_pages.py", "backends/sqlite/test_byte_flips.py"), 3),
     "faults/test_push_lane.py": 4,
     **dict.fromkeys(("cli/test_demo.py", "contract/test_races.py", "test_state_machine.py::test_both"), 2),
     **dict.fromkeys(("backends/postgres/test_statement_races.py", "docs/test_streaming_page.py"), 2),
-    "inspector/test_browser.py": 3,
-    **dict.fromkeys(("backends/postgres/test_renewal_races.py", "backends/postgres/test_job_races.py"), 3),
+    "inspector/test_browser.py": 6,
+    **dict.fromkeys(("backends/postgres/test_renewal_races.py", "backends/postgres/test_job_races.py"), 5),
     **dict.fromkeys(("test_json_chunks.py", "test_codec.py", "test_decoding.py", "rules/test_every_check.py"), 2),
 }
 """Tests that repeat one promise with many values, damages or bugs: one in so many runs on a push, all on a release.
@@ -106,7 +106,7 @@ DRAWN_BENCHES = dict.fromkeys(
     ("memory-async", "second-blocking", "pooled-blocking", "sqlite-async", "postgres-async"), 3
 )
 """Benches that repeat the contract of another one."""
-DRAWN_VALUES = 3
+DRAWN_VALUES = 4
 """A test runs with its first values on every engine, always, and with one in so many of its other values."""
 ALL_VALUES = ("rules", "docs")
 """Tests of which every value is another promise."""

@@ -49,12 +49,10 @@ def append(m: Machine) -> None:
     )
 
 
-@rule(4)
+@rule(6)
 def append_many(m: Machine) -> None:
-    drafts = [
-        EventDraft(m.pick(TYPES[:4]) if m.chance(0.9) else m.pick(TYPES), payload(m), m.maybe(0.3, ("r1", "r4", "r5")))
-        for _ in range(m.pick((1, 2, 3)))
-    ]
+    kinds = TYPES[:1] if m.chance(0.6) else TYPES
+    drafts = [EventDraft(m.pick(kinds), payload(m), m.maybe(0.3, ("r1", "r4", "r5"))) for _ in range(m.pick((1, 2, 3)))]
     m.call("events.append_many", process_id(m), drafts)
 
 

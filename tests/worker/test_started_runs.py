@@ -57,6 +57,7 @@ import holdfast.store.session, holdfast.store.processes, holdfast.store.events
 for owner, name in (
     (holdfast.store.session.Session, "commit"),
     (holdfast.store.processes.Processes, "complete"),
+    (holdfast.store.processes.Processes, "complete_and_claim_next"),
     (holdfast.store.events.Events, "append"),
 ):
     setattr(owner, name, counted(name, getattr(owner, name)))

@@ -196,7 +196,7 @@ BEFORE = Origin(started_us=1, database=10, table=100, timeline="00000001", flush
         (BEFORE, None, ""),
         (BEFORE._replace(flushed=2_000), None, ""),
         (BEFORE._replace(flushed=500), None, ""),
-        (BEFORE._replace(started_us=2, flushed=2_000), "INFO", "started again"),
+        (BEFORE._replace(started_us=2, flushed=2_000), "INFO", "was restarted"),
         (BEFORE._replace(started_us=2, flushed=900), "WARNING", "100 bytes of the log are missing"),
         (BEFORE._replace(started_us=2, timeline="00000002", flushed=900), "WARNING", "100 bytes"),
         (BEFORE._replace(started_us=2, timeline="00000002", flushed=1_500), "WARNING", "timeline 00000002"),
