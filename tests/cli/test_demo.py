@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -391,3 +392,22 @@ def test_no_worker_outlives_the_demo(tmp_path: Path, ending: signal.Signals, cod
     deadline_s = time.monotonic() + TIMEOUT_S
     while not all(is_gone(pid) for pid in workers):
         assert time.monotonic() < deadline_s
+
+
+def test_workers_get_their_nods_while_an_act_waits_for_the_store(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = threading.Event()
+    request, follow = stage.Stage._request, stage.Stage._follow
+
+    def followed(of: stage.Stage, actor: Any, said: dict[str, Any]) -> None:
+        follow(of, actor, said)
+        reported.set()
+
+    def waits(of: stage.Stage) -> bool:
+        request(of)
+        reported.clear()
+        assert reported.wait(30), "no worker got a nod"
+        return True
+
+    monkeypatch.setattr(stage.Stage, "_follow", followed)
+    monkeypatch.setattr(stage.Stage, "_request", waits)
+    assert run("demo").code == 0

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 import holdfast
@@ -220,7 +221,7 @@ class Stage:
                 self._hire()
             while self._acts:
                 self._listen()
-                if self._acts[0]():
+                if self._play(self._acts[0]):
                     del self._acts[0]
             while self._listen():
                 pass  # reports that arrived during the last act
@@ -243,6 +244,14 @@ class Stage:
             },
             timeline=self._timeline,
         )
+
+    def _play(self, act: Callable[[], bool]) -> bool:
+        """Return whether an act is over. Meanwhile workers get their nods: one that waits may hold a lock."""
+        with ThreadPoolExecutor(1) as pool:
+            playing = pool.submit(act)
+            while not playing.done():
+                self._listen()
+            return playing.result()
 
     def _request(self) -> bool:
         self._say_twice("message-1")
