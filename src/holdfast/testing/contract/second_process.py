@@ -452,11 +452,13 @@ class SecondProcessContract(Contract):
         acknowledged: list[int] = []
         for number in range(5):
             (child,) = start(WRITE_FOR_EVER, 1)
-            acknowledged.extend(child.hear() for _ in range(3 + 4 * number))
-            acknowledged.extend(child.kill())
+            reported = [*(child.hear() for _ in range(3 + 4 * number)), *child.kill()]
+            assert reported == [*range(reported[0], reported[0] + len(reported))]
+            # A server may finish the last commit of a dead process after the read below.
+            assert reported[0] - len(acknowledged) in (1, 2)
+            acknowledged = [*range(1, reported[-1] + 1)]
             view = handle.load(FullGraph())
             assert view is not None
-            assert acknowledged == [*range(1, len(acknowledged) + 1)]
             # At most one commit is stored whose writer died before it could report it.
             assert view.revision - len(acknowledged) in (0, 1)
             acknowledged = [*range(1, view.revision + 1)]
