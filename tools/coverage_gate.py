@@ -17,6 +17,7 @@ from typing import Any
 PACKAGE = "src/holdfast/"
 COMPLETE = ("rules", "operations")
 NOT_COUNTED = ("testing", "torture")
+PUSH_MINIMUM_PERCENT = 99.0
 REST_MINIMUM_PERCENT = 90.0
 
 
@@ -40,8 +41,11 @@ def main(arguments: Sequence[str]) -> int:
     """Check the report named on the command line."""
     report = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     files = read_files(report)
-    failures = [failure for part in COMPLETE for failure in judge_complete(part, files)]
-    if "--decisions" not in arguments:
+    # The tests that a push traces reach nearly all of it; those of a release reach every line.
+    is_push = "--decisions" in arguments
+    least_percent = PUSH_MINIMUM_PERCENT if is_push else 100.0
+    failures = [failure for part in COMPLETE for failure in judge_complete(part, files, least_percent)]
+    if not is_push:
         failures += judge_rest([file for file in files if file.part not in (*COMPLETE, *NOT_COUNTED)])
     for failure in failures:
         print(failure)
@@ -71,12 +75,14 @@ def read_file(path: str, entry: dict[str, Any]) -> CoveredFile:
     )
 
 
-def judge_complete(part: str, files: Iterable[CoveredFile]) -> list[str]:
+def judge_complete(part: str, files: Iterable[CoveredFile], least_percent: float = 100.0) -> list[str]:
     """Return the failures of a part that must be covered completely. A part that was not measured fails, too."""
     own = [file for file in files if file.part == part]
     if not own:
         return [f"coverage gate: nothing of {PACKAGE}{part} was measured"]
-    print(f"coverage gate: {part}: {percent(own):.2f} % (needs 100 %)")
+    print(f"coverage gate: {part}: {percent(own):.2f} % (needs {least_percent:.0f} %)")
+    if percent(own) >= least_percent:
+        return []
     return [describe(file) for file in own if file.covered < file.total]
 
 
