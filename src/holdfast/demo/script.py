@@ -50,6 +50,20 @@ ONCE = {
 }
 """The counts if each step above happened exactly once."""
 
+MEANING = {
+    "claimed": "it had just taken the work",
+    "thought": "the model had answered, and nothing was stored",
+    "acted": "model and tools had done their work, and nothing was committed",
+    "committed": "the turn was stored, and its receipt never seen",
+    "running": "it had just taken the run",
+    "built": "a step was done, and not recorded",
+    "recorded": "in the middle of a run",
+    "ended": "the run was done, and its end not stored",
+    "working": "it had just taken the job",
+    "triggered": "the trigger had started a run, and no worker had it",
+}
+RACE = "while it sent the commit, which may have arrived or not"
+
 
 def model(conversation: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the script's answer to the last message, with tool calls and tokens."""

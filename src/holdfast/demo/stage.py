@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 import holdfast
-from holdfast.demo.script import MESSAGES, ONCE, TRANSCRIPT
+from holdfast.demo.script import MEANING, MESSAGES, ONCE, RACE, TRANSCRIPT
 
 PATIENCE_S = 60.0
 LOOK_S = 0.1
@@ -43,21 +43,6 @@ PLACES = (
     *(Place("running", number) for number in (1, 2, 3)),
     *(Place(place, 1) for place in ("ended", "working", "triggered")),
 )
-
-MEANING = {
-    "claimed": "it had just taken the work",
-    "thought": "the model had answered, and nothing was stored",
-    "acted": "model and tools had done their work, and nothing was committed",
-    "committed": "the turn was stored, and its receipt never seen",
-    "running": "it had just taken the run",
-    "built": "a step was done, and not recorded",
-    "recorded": "in the middle of a run",
-    "ended": "the run was done, and its end not stored",
-    "working": "it had just taken the job",
-    "triggered": "the trigger had started a run, and no worker had it",
-}
-RACE = "while it sent the commit, which may have arrived or not"
-
 
 Proof: TypeAlias = holdfast.queue.WorkCompletion | holdfast.leases.Lease
 """The proof that a worker holds a turn or a run."""
