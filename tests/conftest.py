@@ -5,23 +5,18 @@ The database of the PostgreSQL tests is here, too, because several folders use i
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
-import pkgutil
 import random
 import signal
 import sys
 import zlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import coverage
 import pytest
-
-import holdfast
 
 pytest.register_assert_rewrite("holdfast.testing.contract")
 
@@ -41,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--draw", action="store_true", help="of tests that repeat much (DRAWN), run the share that this seed draws"
+    )
+    parser.addoption(
+        "--undrawn", action="store_true", help="run only tests that every seed runs, to see that they cover every line"
     )
     parser.addoption("--all-frameworks", action="store_true", help="fail if the framework of an adapter is missing")
     parser.addoption("--whole-suites", action="store_true", help="run the tests of the frameworks with our adapters")
@@ -65,11 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draw from tests that repeat much, and start with the longest, so that none of them runs alone at the end."""
-    if config.getoption("--draw"):
+    undrawn = config.getoption("--undrawn")
+    if undrawn or config.getoption("--draw"):
         drawn: list[pytest.Item] = []
         left_out: list[pytest.Item] = []
         for item in items:
-            (drawn if is_drawn(item) else left_out).append(item)
+            is_run = share_of(item) == 1 if undrawn else is_drawn(item)
+            (drawn if is_run else left_out).append(item)
         config.hook.pytest_deselected(items=left_out)
         items[:] = drawn
     if hasattr(config, "workerinput"):
@@ -82,25 +82,29 @@ LONGEST = (
 )
 
 
+LARGEST = "test_the_largest_payload_that_is_accepted_ends_in_time"
+SLOW_SCHEMAS = ("a possessive", "multiples", "numbers", "patterns", "required names", "unique")
 DRAWN = {
     **dict.fromkeys(("faults/test_planted_bugs.py", "planted", "worker/test_crashes.py::test_a_planted_bug"), 5),
     **dict.fromkeys(("backends/postgres/test_verify_damage.py", "backends/sqlite/test_loose_damage.py"), 4),
     **dict.fromkeys(("backends/test_damaged_files.py", "test_state_machine.py::test_the_machine_notices"), 4),
     "contract/test_second_process.py": 2,
     "loop_gaps": 10,
-    **dict.fromkeys(("rules/test_schema_cost.py", "test_secrets.py", "contract/test_hostile"), 3),
+    **dict.fromkeys((f"rules/test_schema_cost.py::{LARGEST}[{kind}" for kind in SLOW_SCHEMAS), 3),
+    "test_secrets.py": 3,
     **dict.fromkeys(("backends/sqlite/test_hostile_pages.py", "backends/sqlite/test_byte_flips.py"), 3),
     "faults/test_push_lane.py": 4,
-    **dict.fromkeys(("cli/test_demo.py", "contract/test_races.py", "test_state_machine.py::test_both"), 2),
+    **dict.fromkeys(("cli/test_demo.py", "test_state_machine.py::test_both"), 2),
     **dict.fromkeys(("backends/postgres/test_statement_races.py", "docs/test_streaming_page.py"), 2),
     "inspector/test_browser.py": 6,
     **dict.fromkeys(("backends/postgres/test_renewal_races.py", "backends/postgres/test_job_races.py"), 5),
-    **dict.fromkeys(("test_json_chunks.py", "test_codec.py", "test_decoding.py", "rules/test_every_check.py"), 2),
+    **dict.fromkeys(("test_json_chunks.py", "test_codec.py", "test_decoding.py"), 2),
+    "rules/test_every_check.py::test_every_check_refuses": 2,
 }
 """Tests that repeat one promise with many values, damages or bugs: one in so many runs on a push, all on a release.
 
-The seed draws them, so that each run has others. Measured tests are never left out: the lines that a run reaches do not
-depend on its seed.
+The seed draws them, so that each run has others. The tests that every seed runs reach all lines of the rules and
+operations (`--undrawn`): the coverage gate must not depend on the seed.
 """
 DRAWN_BENCHES = dict.fromkeys(
     ("memory-async", "second-blocking", "pooled-blocking", "sqlite-async", "postgres-async"), 3
@@ -108,22 +112,31 @@ DRAWN_BENCHES = dict.fromkeys(
 """Benches that repeat the contract of another one."""
 DRAWN_VALUES = 4
 """A test runs with its first values on every engine, always, and with one in so many of its other values."""
-ALL_VALUES = ("rules", "docs")
-"""Tests of which every value is another promise."""
+ALL_VALUES = (
+    *("rules", "docs", "backends/test_damaged_work.py", "backends/sqlite/test_verify_damage.py"),
+    "backends/postgres/test_lost_answers",
+)
+"""Tests of which every value is another promise, or reaches another line of a decision."""
+ALL_VALUES_BENCH = "memory-blocking"
+"""The bench on which the contract always runs with all values: decisions depend on values, and memory costs least."""
 ENGINES = frozenset({"memory", "sqlite", "postgres", "second", "pooled", "listening", "citus"})
 
 
 def is_drawn(item: pytest.Item) -> bool:
     """Report whether this run's seed draws a test. Tests with their first values mostly run always."""
+    return zlib.crc32(f"{os.environ['HOLDFAST_SEED']} {item.nodeid}".encode()) % share_of(item) == 0
+
+
+def share_of(item: pytest.Item) -> int:
+    """Return how many of such tests one stands for: 1 runs on every push, 4 on one in four."""
     place = place_of(item)
-    parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
-    share = max(
-        DRAWN_BENCHES.get(str(parameters.get("bench")), 1),
-        1 if is_first_of_its_values(item) or place.startswith(ALL_VALUES) else DRAWN_VALUES,
+    bench = str(getattr(getattr(item, "callspec", None), "params", {}).get("bench"))
+    all_values = bench == ALL_VALUES_BENCH or place.startswith(ALL_VALUES) or is_first_of_its_values(item)
+    return max(
+        DRAWN_BENCHES.get(bench, 1),
+        1 if all_values else DRAWN_VALUES,
         *(share for start, share in DRAWN.items() if place.startswith(start)),
     )
-    drawn = zlib.crc32(f"{os.environ['HOLDFAST_SEED']} {item.nodeid}".encode()) % share == 0
-    return drawn or is_measured(item)
 
 
 def place_of(item: pytest.Item) -> str:
@@ -145,66 +158,6 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     ]
 
 
-MEASURING = coverage.Coverage.current()
-"""The measurement of this process, if it runs under coverage. It is stopped outside measured tests."""
-IS_WHOLE = MEASURING is not None and "holdfast" in (MEASURING.get_option("run:source") or ())
-"""True if the whole package is measured, and not the decisions alone."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart() -> None:
-    """Measure the package's modules while they are imported, then stop: collecting the tests reaches no other lines."""
-    if MEASURING is None:
-        return
-    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
-        if not module.name.startswith(UNMEASURED_MODULES):
-            importlib.import_module(module.name)
-    MEASURING.stop()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure coverage in tests that reach a line first, and not again in others that reach the same lines."""
-    if MEASURING is None:
-        return (yield)
-    measured = is_measured(item)
-    if measured:
-        MEASURING.start()
-    # It tells child processes to measure, which doubles their cost. Starting coverage sets it again.
-    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
-    if not measured:
-        return (yield)
-    try:
-        return (yield)
-    finally:
-        MEASURING.stop()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Save a worker's measurements while the controller waits for it: after ten seconds it kills workers."""
-    if MEASURING is not None and hasattr(session.config, "workerinput"):
-        MEASURING.save()
-
-
-def is_measured(item: pytest.Item) -> bool:
-    """Report whether a test counts for coverage. Tracing doubles a test's cost, and the others reach no new lines."""
-    place = place_of(item)
-    if place.startswith(UNMEASURED) or not (IS_WHOLE or place.startswith(DECIDING)):
-        return False
-    parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
-    bench = parameters.get("bench")
-    if bench is None:
-        # The layers above the backends run the same lines on any of them, and SQLite costs less.
-        is_above = not place.startswith("backends/")
-        return not parameters.get("seed") and not (is_above and "postgres" in parameters.values())
-    if bench == "memory-blocking":
-        return True
-    # SQLite adds no line of a rule or an operation to those of memory. PostgreSQL adds those of its server functions,
-    # which the first values of a case reach.
-    return bench == "postgres-blocking" and is_first_of_its_values(item) and not place.startswith(MEASURED_IN_MEMORY)
-
-
 def is_first_of_its_values(item: pytest.Item) -> bool:
     """Return True for a test's first values, on whichever engine."""
     callspec = getattr(item, "callspec", None)
@@ -217,57 +170,6 @@ def is_engine(value: object) -> bool:
     """Return True for a parameter that names a database, such as `sqlite` or `postgres-async`."""
     return type(value) is str and value.partition("-")[0] in ENGINES
 
-
-UNMEASURED_MODULES = ("holdfast.__main__", "holdfast.adapters", "holdfast.testing", "holdfast.torture")
-DECIDING = (
-    *("rules/", "contract/", "test_artifact_checks.py", "test_batches.py", "test_computing.py", "test_folder.py"),
-    *("test_judging.py", "test_key_frames.py", "test_listings.py", "test_log.py", "test_rare_answers.py"),
-    *("test_read_only.py", "test_verification.py", "backends/test_damaged_work.py"),
-    *("backends/sqlite/test_verify_damage.py", "worker/test_upkeep.py::test_a_damaged_delivery"),
-    *("worker/test_lifetime.py::test_a_handler_over_its", "worker/test_lifetime.py::test_a_run_of_a_version"),
-    *("worker/test_typed_arguments.py", "worker/test_typed_results.py", "worker/test_cancelled_runs.py"),
-    "worker/test_steps.py",
-)
-"""Tests that reach every line and branch of the rules and operations. Without `coverage`, only they are traced."""
-UNMEASURED = (
-    *("faults", "planted", "docs", "loop_gaps"),
-    *(
-        "test_house.py",
-        "test_language.py",
-        "test_state_machine.py",
-        "test_cold_start.py",
-        "contract/test_second_process.py",
-    ),
-    "rules/test_every_check.py::test_every_check_refuses_anything",
-    *("test_decoding.py", "test_codec.py::test_a_value_that_shares", "test_codec.py::test_a_refusal_says"),
-    *(
-        f"rules/test_schema_cost.py::test_the_largest_payload_that_is_accepted_ends_in_time[{kind}"
-        for kind in ("a possessive", "multiples", "numbers", "patterns", "required names", "unique")
-    ),
-    *(
-        f"rules/test_schema_cost.py::test_a_hostile_schema_is_refused_at_once[{kind}"
-        for kind in ("a large constant", "large choices", "uniqueness, many", "what a hash")
-    ),
-    *(
-        f"rules/test_schema_cost.py::{name}"
-        for name in ("test_an_honest_schema_is_applied[a log", "test_the_validator_never")
-    ),
-    *(
-        "test_json_chunks.py::test_a_large_document",
-        "test_json_chunks.py::test_pieces_together",
-        "test_cost.py::test_a_commit",
-    ),
-    *("test_cost.py::test_a_thousand", "worker/test_outages.py::test_a_thousand", "worker/test_crashes.py"),
-    *("backends/test_damaged_files.py", "backends/sqlite/test_byte_flips.py", "backends/sqlite/test_loose_damage.py"),
-    *("backends/postgres/test_statement", "backends/postgres/test_process_races.py"),
-    *("backends/postgres/test_stale_hints.py", "backends/postgres/test_verify_damage.py"),
-    *("backends/postgres/test_renewal_races.py", "backends/postgres/test_job_races.py", "test_secrets.py"),
-    *("backends/sqlite/test_hostile_pages.py", "cli/test_demo.py"),
-)
-"""Tests that repeat with many values, orders or damages, or at the largest size, what others do once."""
-
-MEASURED_IN_MEMORY = ("contract/test_hostile", "contract/test_bounds.py")
-"""Tests of calls that are refused before any database is asked."""
 
 NO_SECOND = "NONE FOUND, its tests are skipped"
 NO_POOLER = "NOT INSTALLED, its tests are skipped"

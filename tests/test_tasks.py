@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -84,7 +86,7 @@ def test_a_push_draws_other_tests_with_each_seed_and_a_release_runs_them_all(
     assert all("--draw" not in path.read_text(encoding="utf-8") for path in (ROOT / "tools").glob("*.py"))
 
 
-def test_a_measured_test_and_the_first_values_on_every_engine_are_never_left_to_a_draw(
+def test_a_decision_in_memory_and_the_first_values_on_every_engine_are_never_left_to_a_draw(
     hooks: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_SEED", "1")
@@ -122,8 +124,8 @@ def test_a_part_of_the_further_values_is_drawn(
     assert 10 < drawn.count(True) < 45
 
 
-def test_draws_and_traces_name_tests_that_there_are(hooks: ModuleType) -> None:
-    starts = [start.split("::")[0] for start in (*hooks.DRAWN, *hooks.DECIDING, *hooks.UNMEASURED, *hooks.ALL_VALUES)]
+def test_draws_name_tests_that_there_are(hooks: ModuleType) -> None:
+    starts = [start.split("::")[0] for start in (*hooks.DRAWN, *hooks.ALL_VALUES)]
     assert [start for start in starts if not [*(ROOT / "tests").glob(f"{start}*")]] == []
 
 
@@ -177,3 +179,51 @@ def test_the_newest_version_in_the_changelog_is_the_one_of_the_package() -> None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     headings = re.findall(r"^## \[(.+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert headings[0] == project["version"]
+
+
+GATED = """
+def used(x):
+    if x is None:
+        return 3  # pragma: no cover
+    if x:
+        return 1
+    if x == 0:  # pragma: no branch
+        return 2
+"""
+PARTS = ("rules", "operations")
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "said"),
+    [
+        (0, 0, "rules: 100.00 % (needs 100 %)"),
+        (1, 1, "src/holdfast/operations/part.py: 6/9: lines 7-8, branch 5->7"),
+    ],
+)
+def test_the_coverage_gate_fails_for_a_line_that_no_test_reaches(
+    tmp_path: Path, argument: int, code: int, said: str
+) -> None:
+    for part in PARTS:
+        folder = tmp_path / "src" / "holdfast" / part
+        folder.mkdir(parents=True)
+        (folder / "part.py").write_text(GATED)
+        (folder / "__init__.py").touch()
+    imports = "\n".join(f"from {part}.part import used as use_{part}" for part in PARTS)
+    calls = f"use_rules(0), use_rules(1), use_operations({argument}), use_operations(1)"
+    (tmp_path / "run.py").write_text(f"import sys\nsys.path.insert(0, 'src/holdfast')\n{imports}\n{calls}\n")
+    measured = ["-m", "slipcover", "--branch", "--json", "--out", "coverage.json", "--source", "src/holdfast"]
+    # In a run that is measured itself, the child would take that run's results for its own, and delete them.
+    unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("SLIPCOVER_")}
+    command = [sys.executable, *measured, "run.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=unmeasured)
+    gate = [sys.executable, str(ROOT / "tools" / "coverage_gate.py"), "coverage.json", "--decisions"]
+    done = subprocess.run(gate, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert (done.returncode, said in done.stdout) == (code, True), done.stdout + done.stderr
+
+
+def test_the_coverage_gate_fails_where_nothing_was_measured(tmp_path: Path) -> None:
+    report = tmp_path / "coverage.json"
+    report.write_text('{"meta": {"branch_coverage": true}, "files": {}}')
+    gate = [sys.executable, str(ROOT / "tools" / "coverage_gate.py"), str(report), "--decisions"]
+    done = subprocess.run(gate, check=False, capture_output=True, text=True)
+    assert (done.returncode, "nothing of src/holdfast/rules was measured" in done.stdout) == (1, True)
