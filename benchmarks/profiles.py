@@ -29,7 +29,7 @@ LAST_WORDS_S = 60.0
 PARTS = (
     ("/holdfast/rules/", "rules: checks and judgements"),
     ("/holdfast/codec.py", "codec: encoding, hashing, compression"),
-    ("Link.control (", "SQLite: BEGIN and COMMIT, with the wait for the disk"),
+    ("StatementRunner.control (", "SQLite: BEGIN and COMMIT, with the wait for the disk"),
     ("/holdfast/backends/sqlite/connection.py", "SQLite: statements, with what the library does in them"),
     ("/holdfast/backends/sqlite/writer", "SQLite: turns of the writer"),
     ("/holdfast/backends/sqlite/", "SQLite: between values and rows"),

@@ -37,6 +37,10 @@ def run(bench: Bench) -> Result:
                 most_ms = MOST_MS[kind]
                 result.at_most(f"{kind}: p50 <= {most_ms:g} ms", p50, most_ms, unit=" ms")
         idle(bench, result, kind, workers)
+    result.notes.append(
+        "DBOS takes several jobs with one poll and starts them in any order. Its times are paired in order: they may "
+        "be below zero, and say nothing below the poll's interval."
+    )
     return result
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-from benchmarks.contender import Contender, Running
-from benchmarks.core import Bench, Result, Table
+from benchmarks.chats import compared, merged
+from benchmarks.contender import Contender
+from benchmarks.core import Bench, Entry, Result, Table
 from benchmarks.statistics import number, percentile
 
 ID, QUESTION = "S17", "Stored bytes and time of a chat in the stores of other frameworks"
-MEGABYTE = 1_000_000
+MOST_BYTES = 1.2
+"""Most bytes, as a multiple of those of the framework's own store."""
 FRAMEWORKS = {
     "openai": ("HoldfastSession", "SQLiteSession", "SQLAlchemySession"),
     "adk": ("HoldfastSessionService", "DatabaseSessionService", "DatabaseSessionService"),
@@ -28,46 +27,26 @@ def run(bench: Bench) -> Result:
     # Each contender takes seconds to import its framework.
     for turns in (200, 1000) if whole else (5,):
         for kind in ("SQLite", "PostgreSQL") if whole else ("SQLite",):
-            table = Table(
-                f"{kind}: one conversation, {turns:,} turns", ("", "stored, MB", "turn p50 ms", f"last {LAST} p50 ms")
-            )
-            result.tables.append(table)
-            for contender in contenders(bench, kind, list(FRAMEWORKS) if whole else ["openai"], theirs=whole):
-                bench.tell(f"{kind}, {turns} turns: {contender.name}")
-                times, stored = measured(bench, contender, turns)
-                shown = [number(percentile(each, 0.5)) for each in (times, times[-LAST:])]
-                table.rows.append([contender.name, number(stored / MEGABYTE), *shown])
-                result.data[f"{kind}, {turns} turns, {contender.name}"] = {"bytes": stored, "ms": sum(times)}
+            for framework in FRAMEWORKS if whole else ("openai",):
+                columns = ("", "stored, MB", "turn ms", "processor ms", f"last {LAST} p50 ms")
+                table = Table(f"{framework}, {kind}: one conversation, {turns:,} turns", columns)
+                result.tables.append(table)
+                pair = contenders(bench, kind, framework)[: 2 if whole else 1]
+                compared(bench, result, table, pair, turns=turns, most_bytes=MOST_BYTES, cells=_last)
     return result
 
 
-def contenders(bench: Bench, kind: str, frameworks: list[str], *, theirs: bool) -> list[Contender]:
-    """Return both stores of each framework, each with a database of its own."""
+def _last(entry: Entry) -> list[str]:
+    return [number(percentile(merged(entry, "times")[-LAST:], 0.5))]
 
-    def of(framework: str, name: str, *, ours: bool) -> Contender:
+
+def contenders(bench: Bench, kind: str, framework: str) -> list[Contender]:
+    """Return both stores of a framework, ours first, each with a database of its own."""
+    our_name, *their_names = FRAMEWORKS[framework]
+
+    def of(name: str, *, ours: bool) -> Contender:
         url = bench.postgres.database() if kind == "PostgreSQL" else bench.file()
         where = {"url": url, "framework": framework, "ours": ours}
         return Contender(f"{framework}: {name}", "benchmarks.drivers.framework_sessions", where)
 
-    found: list[Contender] = []
-    for framework in frameworks:
-        our_name, *their_names = FRAMEWORKS[framework]
-        found.append(of(framework, our_name, ours=True))
-        if theirs:
-            found.append(of(framework, their_names[kind == "PostgreSQL"], ours=False))
-    return found
-
-
-def measured(bench: Bench, contender: Contender, turns: int) -> tuple[list[float], float]:
-    """Return the time of each turn, and the bytes on disk after its end."""
-    running = Running(contender)
-    try:
-        running.open()
-        found: dict[str, Any] = running.ask("turns", count=turns)
-    finally:
-        running.close()
-    url = str(contender.where["url"])
-    if url.startswith("postgresql"):
-        return found["times"], bench.postgres.size(url)
-    files = [each for each in Path(url).parent.iterdir() if each.name.startswith(Path(url).name)]
-    return found["times"], sum(each.stat().st_size for each in files)
+    return [of(our_name, ours=True), of(their_names[kind == "PostgreSQL"], ours=False)]

@@ -30,11 +30,12 @@ class Chat:
 
     async def turns(self, count: int) -> dict[str, Any]:
         times: list[float] = []
+        used = child.Processors()
         for number in range(count):
             began = time.perf_counter()
             await self.turn(number)
             times.append((time.perf_counter() - began) * 1000)
-        return {"times": times}
+        return {"seconds": sum(times) / 1000, "times": times, **used.since()}
 
     async def shut(self) -> None:
         """Close the database: its size is measured afterwards."""

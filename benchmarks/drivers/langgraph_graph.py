@@ -70,10 +70,11 @@ class Graph:
     def turns(self, count: int) -> dict[str, Any]:
         for name in CALLS:
             self.times[name] = []
+        used = child.Processors()
         began = time.perf_counter()
         for _ in range(count):
             self.graph.invoke({"messages": [HumanMessage(self.text(30))]}, THREAD, durability="sync")
-        return {"seconds": time.perf_counter() - began, "calls": self.times}
+        return {"seconds": time.perf_counter() - began, **self.times, **used.since()}
 
     def two_writers(self) -> dict[str, Any]:
         """Let a second process take a turn in the middle of a turn here, and count the messages that are left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -47,8 +48,9 @@ class Jobs(crew.Base):
 
 
 def launched(url: str) -> None:
-    """Start DBOS."""
-    DBOS(config={"name": "bench", "system_database_url": url, "run_admin_server": False, "log_level": "ERROR"})
+    """Start DBOS. Each process is an executor of its own: at its launch, one recovers the workflows of its own id."""
+    config = {"name": "bench", "system_database_url": url, "run_admin_server": False, "log_level": "ERROR"}
+    DBOS(config={**config, "executor_id": f"process-{os.getpid()}"})
     DBOS.launch()
 
 
