@@ -177,6 +177,8 @@ def expected_tables(table: str, column: str, way: str) -> set[str]:
     """Return the tables of which at least one must be named; none if the damage cannot be seen."""
     if table in LISTS:
         return {"database"}
+    if column.startswith("usage_"):
+        return {"usage"}  # SQLite keeps a session's first counter in the session's row
     place = f"{table}.{column}"
     if way in UNSEEN.get(place, ("", ""))[0].split():
         return set()

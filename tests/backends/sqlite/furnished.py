@@ -99,7 +99,11 @@ def seed_work(store: BlockingStore) -> None:
     store.queue.enqueue(holdfast.WorkDraft(session_id="x", payloads=[1], source_key="done"))
     claim = store.queue.claim("x", owner_id="w")
     assert claim is not None
-    x.commit(holdfast.Commit(completes=[claim], usage=[holdfast.Usage("turn", "m", 1, 1, 1, 1)]))
+    x.commit(
+        holdfast.Commit(
+            completes=[claim], usage=[holdfast.Usage("turn", "m", 1, 1, 1, 1), holdfast.Usage("tool", "m", 1)]
+        )
+    )
     store.queue.enqueue(holdfast.WorkDraft(session_id="x", payloads=[1], source_key="claimed"))
     store.queue.enqueue(holdfast.WorkDraft(session_id="x", payloads=[2]))
     claim = store.queue.claim("x", owner_id="w", max_batches=1, exclusive=True)

@@ -119,6 +119,18 @@ def test_an_index_that_lost_an_entry_is_a_danger_if_integrity_is_checked(tmp_pat
         assert names(store, integrity=False) == []
 
 
+def test_a_damaged_row_does_not_hide_what_waits(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with holdfast.open_blocking(tmp_path / "state.db", clock=clock) as store:
+        store.processes.start("research", id="r1")
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        clock.advance(HOUR)
+        connection = apsw.Connection(str(tmp_path / "state.db"))
+        connection.execute("UPDATE processes SET body = x'00'")
+        connection.close()
+        assert names(store) == ["integrity", "old-work"]
+
+
 def test_unattended_leases_deliveries_and_work_are_counted(tmp_path: Path) -> None:
     clock = ManualClock()
     with holdfast.open_blocking(tmp_path / "state.db", clock=clock) as store:
@@ -132,7 +144,7 @@ def test_unattended_leases_deliveries_and_work_are_counted(tmp_path: Path) -> No
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[2], available_at_ms=later))
         assert names(store) == []
         clock.advance(2 * MINUTE)
-        assert names(store) == ["expired-leases", "undelivered"]
+        assert names(store) == ["expired-leases", "undelivered", "old-work"], "no worker handles it"
         clock.advance(HOUR)
         diagnosis = store.maintenance.diagnose()
         assert [concern.name for concern in diagnosis.concerns] == ["expired-leases", "undelivered", "old-work"]

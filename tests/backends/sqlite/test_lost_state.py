@@ -175,7 +175,7 @@ def test_the_roots_of_every_revision_are_proven_however_many_there_are(
             "UPDATE revisions SET epoch = -1 WHERE revision_key >> 32 = 1",
             lambda store: store.sessions.handle("chat").load(),
         ),
-        ("UPDATE usage SET input_tokens = -5", lambda store: store.sessions.handle("chat").load()),
+        ("UPDATE sessions SET usage_input_tokens = -5", lambda store: store.sessions.handle("chat").load()),
         ("UPDATE leases SET fence = -1", lambda store: store.leases.holder(OnSession("chat"))),
         ("UPDATE batches SET claim_fence = -1", lambda store: store.queue.list("chat")),
         ("UPDATE nodes SET created_at_ms = -1", lambda store: store.sessions.handle("chat").load()),
@@ -192,7 +192,7 @@ def test_a_negative_number_is_damage_and_is_never_handed_out(
     damage(path, statement)
     with pytest.raises(holdfast.Corrupt) as info:
         call(store)
-    assert info.value.table == statement.split()[1]
+    assert info.value.table == ("usage" if "usage" in statement else statement.split()[1])
 
 
 def test_a_leaf_that_is_lost_is_damage_and_no_empty_path(store: holdfast.BlockingStore, path: Path) -> None:
@@ -223,16 +223,24 @@ def test_a_write_that_hits_another_number_of_rows_than_were_read_is_damage() -> 
         assert (info.value.table, info.value.key) == ("batches", "7")
 
 
+COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
+
+
 def test_lost_counters_are_never_read_as_an_empty_or_a_smaller_ledger(path: Path) -> None:
     with holdfast.open_blocking(path) as store:
         session = store.sessions.create("chat")
-        for model in ("small", "large"):
+        for model in ("first", "small", "large"):
             session.commit(holdfast.Commit(usage=[holdfast.Usage("turn", model, input_tokens=5)]))
         store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
         fork = store.sessions.fork("chat", into="fork")
-        for statement in ("DELETE FROM usage WHERE model = 'small'", "DELETE FROM usage"):
+        first = ", ".join(f"usage_{name} = NULL" for name in ("source", "model", "place", *COUNTS))
+        for statement in (
+            "DELETE FROM usage WHERE model = 'small'",
+            "DELETE FROM usage",
+            f"UPDATE sessions SET {first} WHERE session_id = 'chat'",
+        ):
             damage(path, statement)
-            for call in (session.load, lambda: session.load(at=2), lambda: session.load(FullGraph())):
+            for call in (session.load, lambda: session.load(at=3), lambda: session.load(FullGraph())):
                 with pytest.raises(holdfast.Corrupt) as info:
                     call()
                 assert info.value.table == "usage"

@@ -40,6 +40,9 @@ WHOLE = {
     "leases_of_owner",
     # Read by a diagnosis, which counts them, too.
     "expired_leases",
+    "failed_schedules",
+    "holders",
+    "oldest_ready",
     # Counts the work that is not settled, and dead letters: it reads their partial indexes from end to end.
     "queue_depths",
 }
@@ -63,8 +66,8 @@ HARMLESS = re.compile(
 # These return no more than they were asked for by name, the batches of one claim, or a ledger of a few rows; or they
 # sort the last block of a session's nodes, which has 63 at most.
 SORTED = {
-    "find_nodes", "find_sources", "find_batches", "find_claimed", "read_ledger", "read_nodes_by_id_up",
-    "read_nodes_by_id_down",
+    "find_nodes", "find_sources", "find_batches", "find_claimed", "read_ledger", "read_nodes_by_id",
+    "read_nodes_by_id+",
 }  # fmt: skip
 
 
@@ -78,7 +81,10 @@ def plan(store: Any, name: str) -> list[str]:
     return [row[3] for row in found]
 
 
-QUERIES = sorted(name for name in statements() if name not in CONTROL | WHOLE and not name.startswith("dump_"))
+ASCENDING = {"read_nodes+", "read_nodes_by_id+"}
+QUERIES = sorted(
+    name for name in {*statements(), *ASCENDING} if name not in CONTROL | WHOLE and not name.startswith("dump_")
+)
 ORDERED = sorted(
     name
     for name in QUERIES

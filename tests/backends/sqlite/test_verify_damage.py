@@ -26,7 +26,7 @@ VICTIMS = {
     "nodes": "node_id = 'n1'",
     "turn_ids": "turn_id = 'l7'",
     "node_ids": "node_id = 'm7'",
-    "usage": "source = 'turn'",
+    "usage": "source = 'tool'",
     "blobs": "rowid = (SELECT min(rowid) FROM blobs)",
     "batches": "source_key = 'claimed'",
     "ready": "session_key = (SELECT session_key FROM sessions WHERE session_id = 'x')",
@@ -49,6 +49,9 @@ VICTIMS = {
     "stream_blocks": "block = 0",
     "session_labels": "key = 'user'",
 }
+
+WITH_USAGE = "session_id = 'x'"
+"""The session whose own counter is damaged, which is in its row."""
 
 WAYS: dict[str, dict[str, str]] = {
     "TEXT": {"bad utf-8": "CAST(X'ff' AS TEXT)", "other": "'zzz'", "blank": "''", "null": "NULL"},
@@ -96,7 +99,8 @@ def ways_of(seeded: Path, table: str) -> Iterator[tuple[str, str, str]]:
     for _, column, kind, *_ in columns:
         for way, expression in WAYS[kind].items():
             value = expression.format(c=column)
-            where = f"{VICTIMS[table]} AND {column} IS NOT {value}"
+            victim = WITH_USAGE if column.startswith("usage_") else VICTIMS[table]
+            where = f"{victim} AND {column} IS NOT {value}"
             yield column, way, f"UPDATE {table} SET {column} = {value} WHERE {where}"
     yield "*", "missing", f"DELETE FROM {table} WHERE {VICTIMS[table]}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -182,13 +181,9 @@ with_timers = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs
 
 
 def said_by(script: str, path: Path) -> Any:
-    """Return what a script prints about a store at a path, run in its own process with its own signals.
-
-    Coverage is off: the tracer's own locks do not survive an interrupt, and a traced turn outlasts every timer here.
-    """
+    """Return what a script prints about a store at a path, run in its own process with its own signals."""
     command = [sys.executable, "-c", script, str(path)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, env=environment)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
 

@@ -248,7 +248,7 @@ def checked(connection: object) -> apsw.Connection:
     if kind.__module__ == "sqlite3" or any(parent.__module__ == "sqlite3" for parent in kind.__mro__):
         raise InvalidRequest(
             "connection",
-            "is of the standard library's sqlite3, another copy of SQLite, which beside this one may damage the file: "
+            "is of the standard library's sqlite3, another copy of SQLite, and two copies may damage the file: "
             "use apsw.Connection",
         )
     raise InvalidRequest("connection", f"must be an apsw.Connection, not {kind.__name__}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar
 
@@ -115,13 +115,18 @@ class StatementRunner:
     def _translated(self, error: apsw.Error | UnicodeDecodeError | OverflowError) -> HoldfastError:
         return self._budget.error() if self._budget.is_exhausted else translated(error, self.path)
 
-    def all(self, name: str, bindings: Bindings = ()) -> list[Values]:
-        """Return every row of a statement."""
+    def all(
+        self,
+        name: str,
+        bindings: Bindings = (),
+        part: Callable[[Iterator[Values]], Iterator[Values]] = iter,
+    ) -> list[Values]:
+        """Return every row of a statement, or the rows that `part` takes from it."""
         self._count(bindings)
         try:
             cursor = self.connection.execute(self._texts[name], bindings)
             try:
-                return self._budget.fetch(cursor)
+                return self._budget.fetch(part(cursor))
             finally:
                 # A statement that is left half way would keep its snapshot open.
                 cursor.close(True)

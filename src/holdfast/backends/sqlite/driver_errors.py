@@ -1,4 +1,4 @@
-"""Map SQLite's errors to Holdfast errors that say what to do."""
+"""Map SQLite's errors to Holdfast errors with a next step."""
 
 from __future__ import annotations
 

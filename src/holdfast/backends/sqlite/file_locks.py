@@ -88,7 +88,7 @@ def refuse_unsafe(path: str, place: str) -> None:
     if found.st_nlink > 1:
         raise InvalidRequest(
             "url",
-            f"{path} has {found.st_nlink} names (hard links), and each would have a write-ahead log of its own: "
+            f"{path} has {found.st_nlink} names (hard links), and each would get its own write-ahead log: "
             f"remove the other names, which `find -samefile` lists, or give Holdfast a copy",
         )
     if is_mount_point(place):

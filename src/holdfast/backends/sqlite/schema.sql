@@ -1,4 +1,4 @@
--- The schema of a SQLite store, version 1. Columns stand in the order of the fields in holdfast/rows.py.
+-- The schema of a SQLite store, version 1. Columns are in the order of the fields in holdfast/rows.py.
 -- This file makes a new database; the files in migrations/ bring an older one to the same state, which a test checks.
 --
 -- WITHOUT ROWID where rows are small and keyed by text; rowid tables where a row holds a body.
@@ -8,7 +8,8 @@ CREATE TABLE settings (
     value INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- AUTOINCREMENT, so that a key is never reused, not even after the newest session is gone.
+-- AUTOINCREMENT, so that a key is never reused, not even after the newest session is gone. The last columns are the
+-- counter that the session had first, which nearly every turn adds to: in a row that the turn writes anyway.
 CREATE TABLE sessions (
     session_key INTEGER PRIMARY KEY AUTOINCREMENT,
     session_id TEXT NOT NULL,
@@ -26,7 +27,14 @@ CREATE TABLE sessions (
     model TEXT,
     cwd TEXT,
     parent_session_id TEXT,
-    caused_by BLOB
+    caused_by BLOB,
+    usage_source TEXT,
+    usage_model TEXT,
+    usage_input_tokens INTEGER,
+    usage_output_tokens INTEGER,
+    usage_cached_input_tokens INTEGER,
+    usage_reasoning_tokens INTEGER,
+    usage_place INTEGER
 ) STRICT;
 
 CREATE UNIQUE INDEX sessions_live_id ON sessions (session_id) WHERE deleted_at_ms IS NULL;
@@ -88,6 +96,7 @@ CREATE TABLE node_ids (
     PRIMARY KEY (session_key, epoch, node_id)
 ) STRICT, WITHOUT ROWID;
 
+-- Counters of a session beside the one in its own row.
 CREATE TABLE usage (
     session_key INTEGER NOT NULL,
     source TEXT NOT NULL,

@@ -150,7 +150,7 @@ def _found_version(runner: StatementRunner) -> int:
         return version
     [(objects,)] = runner.all("count_objects")
     if application_id != 0 or version != 0 or objects != 0:
-        raise Incompatible(f"{runner.path} is a SQLite database of another program: give Holdfast a file of its own")
+        raise Incompatible(f"{runner.path} is a SQLite database of another program: give Holdfast its own file")
     return 0
 
 

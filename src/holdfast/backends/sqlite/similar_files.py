@@ -1,4 +1,4 @@
-"""Find files with a similar name beside one that is missing, so that an error can suggest them. Bounded.
+"""Find files with a name similar to a missing one, so that an error can suggest them. Bounded.
 
 Opens no file: closing a descriptor would drop the locks that this process has on the file.
 """

@@ -271,11 +271,13 @@ class Writer:
         finally:
             self._runner.in_group = False
         # Only now, after the commit: even a refusal may rest on the writes of an earlier member.
-        Ticket.tell_all((member.ticket, member.result, member.error) for member in members if member.ticket is not None)
+        tickets = [(member.ticket, member.result, member.error) for member in members if member.ticket is not None]
+        if tickets:
+            Ticket.tell_all(tickets)
         for member in members:
             if member.ticket is None:
                 member.tell()
-        self._signals.publish(topic for member in members for topic in member.topics)
+        self._signals.publish([topic for member in members for topic in member.topics])
 
     def _another_job(self) -> Job | None:
         """Return the next queued operation that can join the group, or None.

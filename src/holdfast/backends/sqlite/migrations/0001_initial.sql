@@ -23,7 +23,14 @@ CREATE TABLE sessions (
     model TEXT,
     cwd TEXT,
     parent_session_id TEXT,
-    caused_by BLOB
+    caused_by BLOB,
+    usage_source TEXT,
+    usage_model TEXT,
+    usage_input_tokens INTEGER,
+    usage_output_tokens INTEGER,
+    usage_cached_input_tokens INTEGER,
+    usage_reasoning_tokens INTEGER,
+    usage_place INTEGER
 ) STRICT;
 
 CREATE UNIQUE INDEX sessions_live_id ON sessions (session_id) WHERE deleted_at_ms IS NULL;
@@ -153,7 +160,7 @@ CREATE INDEX batches_settled ON batches (settled_at_ms) WHERE settled_state IS N
 CREATE INDEX batches_of_session ON batches (session_key) WHERE settled_state IS NOT NULL;
 CREATE INDEX batches_dead ON batches (enqueue_seq) WHERE settled_state = 'dead';
 
--- One row for each session with unsettled work: what a claim of any session's work looks at.
+-- One row for each session with unsettled work: a claim of any session's work reads these.
 CREATE TABLE ready (
     session_key INTEGER PRIMARY KEY,
     family INTEGER NOT NULL,

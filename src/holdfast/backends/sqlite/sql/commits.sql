@@ -78,6 +78,15 @@ WHERE :with_key_frames
     AND frame.base_hash IS NULL
 UNION ALL
 SELECT
+    5, usage_source, usage_model, usage_input_tokens, usage_output_tokens, usage_cached_input_tokens,
+    usage_reasoning_tokens, usage_place,
+    NULL, NULL, NULL, NULL, NULL, NULL
+FROM sessions
+WHERE :with_ledger
+    AND session_key = :session_key
+    AND usage_source IS NOT NULL
+UNION ALL
+SELECT
     5, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place,
     NULL, NULL, NULL, NULL, NULL, NULL
 FROM usage

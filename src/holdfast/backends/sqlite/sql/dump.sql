@@ -41,9 +41,18 @@ ORDER BY node_key
 
 -- name: dump_usage
 SELECT
+    session_key, usage_source, usage_model, usage_input_tokens, usage_output_tokens, usage_cached_input_tokens,
+    usage_reasoning_tokens, usage_place
+FROM sessions
+WHERE coalesce(
+        usage_source, usage_model, usage_input_tokens, usage_output_tokens, usage_cached_input_tokens,
+        usage_reasoning_tokens, usage_place
+    ) IS NOT NULL
+UNION ALL
+SELECT
     session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
 FROM usage
-ORDER BY session_key, source, model
+ORDER BY 1, 2, 3
 
 -- name: dump_blobs
 SELECT

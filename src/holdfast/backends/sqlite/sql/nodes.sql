@@ -93,7 +93,16 @@ FROM path
 LEFT JOIN nodes AS parent
     ON parent.node_key = path.parent_key
 
--- name: read_nodes_up
+-- The keys from a leaf back. Until the conversation branched, each node follows the one with the key before its own.
+-- name: read_run
+SELECT
+    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark, revision
+FROM nodes
+WHERE node_key <= :leaf_key
+    AND node_key >= :first_key
+ORDER BY node_key DESC
+
+-- name: read_nodes
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
     node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
@@ -106,24 +115,12 @@ WHERE node.node_key BETWEEN :first_key AND :last_key
     AND node.mark = 0
     AND (:kind IS NULL OR node.kind = :kind)
 ORDER BY node.node_key
+-- part: down
+DESC
+-- end part
 LIMIT :limit
 
--- name: read_nodes_down
-SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-    parent.node_id
-FROM nodes AS node
-LEFT JOIN nodes AS parent
-    ON parent.node_key = node.parent_key
-WHERE node.node_key BETWEEN :first_key AND :last_key
-    AND node.epoch = :epoch
-    AND node.mark = 0
-    AND (:kind IS NULL OR node.kind = :kind)
-ORDER BY node.node_key DESC
-LIMIT :limit
-
--- name: read_nodes_by_id_up
+-- name: read_nodes_by_id
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
     node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
@@ -156,41 +153,9 @@ WHERE node.node_key > :listed_key
     AND node.mark = 0
     AND (:kind IS NULL OR node.kind = :kind)
 ORDER BY 4
-LIMIT :limit
-
--- name: read_nodes_by_id_down
-SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-    parent.node_id
-FROM node_ids AS listed
-CROSS JOIN nodes AS node
-    ON node.node_key = listed.node_key
-LEFT JOIN nodes AS parent
-    ON parent.node_key = node.parent_key
-WHERE listed.session_key = :session_key
-    AND listed.epoch = :epoch
-    AND listed.node_id >= :first
-    AND listed.node_id < :before
-    AND listed.node_key <= :listed_key
-    AND node.mark = 0
-    AND (:kind IS NULL OR node.kind = :kind)
-UNION ALL
-SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-    parent.node_id
-FROM nodes AS node
-LEFT JOIN nodes AS parent
-    ON parent.node_key = node.parent_key
-WHERE node.node_key > :listed_key
-    AND node.node_key <= :last_key
-    AND node.epoch = :epoch
-    AND node.node_id >= :first
-    AND node.node_id < :before
-    AND node.mark = 0
-    AND (:kind IS NULL OR node.kind = :kind)
-ORDER BY 4 DESC
+-- part: down
+DESC
+-- end part
 LIMIT :limit
 
 -- name: count_nodes

@@ -68,6 +68,23 @@ WHERE batches.settled_state IS NULL
 ORDER BY batches.session_key
 LIMIT :limit
 
+-- name: oldest_ready
+SELECT
+    sessions.session_id, waiting.since_ms
+FROM (
+    SELECT session_key, min(max(available_at_ms, enqueued_at_ms, retry_at_ms)) AS since_ms
+    FROM batches INDEXED BY batches_unsettled
+    WHERE settled_state IS NULL
+        AND available_at_ms <= :now_ms
+        AND retry_at_ms <= :now_ms
+        AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= :now_ms)
+    GROUP BY session_key
+    ORDER BY since_ms, session_key
+    LIMIT :limit
+) AS waiting
+JOIN sessions ON sessions.session_key = waiting.session_key
+ORDER BY waiting.since_ms, waiting.session_key
+
 -- name: obstacles
 SELECT
     count(*) > 0,
@@ -80,6 +97,12 @@ WHERE session_key = ?1
     AND claim_id IS NOT NULL
     AND claim_expires_at_ms > ?3
     AND claim_id <> ?2
+
+-- name: may_be_claimed
+SELECT 1
+FROM ready
+WHERE session_key = ?1
+    AND claimed_upto > 0
 
 -- name: find_batches
 SELECT

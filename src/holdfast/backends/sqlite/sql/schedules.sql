@@ -21,6 +21,13 @@ WHERE name > ?1
 ORDER BY name
 LIMIT ?2
 
+-- name: failed_schedules
+SELECT name
+FROM schedules
+WHERE failure IS NOT NULL
+ORDER BY name
+LIMIT ?1
+
 -- name: insert_schedule
 INSERT INTO schedules (
     name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body

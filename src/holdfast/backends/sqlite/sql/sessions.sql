@@ -64,7 +64,8 @@ SET
     caused_by = ?17
 WHERE session_key = ?1
 
--- Updates only the columns that a turn changes. Of these, only the time of change is in an index.
+-- Updates only the columns that a turn changes. Of these, only the time of change is in an index. With usage, changes
+-- nothing if another counter stands in the row.
 -- name: move_head
 UPDATE sessions
 SET
@@ -72,7 +73,19 @@ SET
     node_count = ?3,
     epoch = ?4,
     changed_at_ms = ?5
+    -- part: usage
+    , usage_source = ?6,
+    usage_model = ?7,
+    usage_input_tokens = coalesce(usage_input_tokens, 0) + ?8,
+    usage_output_tokens = coalesce(usage_output_tokens, 0) + ?9,
+    usage_cached_input_tokens = coalesce(usage_cached_input_tokens, 0) + ?10,
+    usage_reasoning_tokens = coalesce(usage_reasoning_tokens, 0) + ?11,
+    usage_place = coalesce(usage_place, ?12)
+    -- end part
 WHERE session_key = ?1
+    -- part: usage
+    AND (usage_source IS NULL OR (usage_source = ?6 AND usage_model = ?7))
+    -- end part
 
 -- name: list_sessions
 SELECT
@@ -391,10 +404,31 @@ WHERE session_key = ?1
 
 -- name: read_ledger
 SELECT
+    usage_source, usage_model, usage_input_tokens, usage_output_tokens, usage_cached_input_tokens,
+    usage_reasoning_tokens, usage_place
+FROM sessions
+WHERE session_key = ?1
+    AND coalesce(
+        usage_source, usage_model, usage_input_tokens, usage_output_tokens, usage_cached_input_tokens,
+        usage_reasoning_tokens, usage_place
+    ) IS NOT NULL
+UNION ALL
+SELECT
     source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
 FROM usage
 WHERE session_key = ?1
-ORDER BY place
+ORDER BY 7
+
+-- name: add_first_usage
+UPDATE sessions
+SET
+    usage_input_tokens = usage_input_tokens + ?4,
+    usage_output_tokens = usage_output_tokens + ?5,
+    usage_cached_input_tokens = usage_cached_input_tokens + ?6,
+    usage_reasoning_tokens = usage_reasoning_tokens + ?7
+WHERE session_key = ?1
+    AND usage_source = ?2
+    AND usage_model = ?3
 
 -- name: add_usage
 INSERT INTO usage (
@@ -413,6 +447,22 @@ SET
 -- name: drop_session_usage
 DELETE FROM usage
 WHERE session_key = ?1
+
+-- name: drop_first_usage
+UPDATE sessions
+SET
+    usage_source = NULL,
+    usage_model = NULL,
+    usage_input_tokens = NULL,
+    usage_output_tokens = NULL,
+    usage_cached_input_tokens = NULL,
+    usage_reasoning_tokens = NULL,
+    usage_place = NULL
+WHERE session_key = ?1
+    AND coalesce(
+        usage_source, usage_model, usage_input_tokens, usage_output_tokens, usage_cached_input_tokens,
+        usage_reasoning_tokens, usage_place
+    ) IS NOT NULL
 
 -- Two statements, because unsettled and settled work each have an index.
 -- name: drop_session_unsettled_batches

@@ -34,13 +34,29 @@ WHERE node.node_key >= :node_key
 ORDER BY node.node_key
 LIMIT :limit OFFSET :skip
 
+-- Differs: a session's first counter is in the session's row.
 -- name: walk_usage
+SELECT
+    session_key, usage_source, usage_model, usage_input_tokens, usage_output_tokens, usage_cached_input_tokens,
+    usage_reasoning_tokens, usage_place
+FROM sessions
+WHERE coalesce(
+        usage_source, usage_model, usage_input_tokens, usage_output_tokens, usage_cached_input_tokens,
+        usage_reasoning_tokens, usage_place
+    ) IS NOT NULL
+    AND session_key >= :session_key
+    AND (
+        session_key > :session_key
+        OR (coalesce(usage_source, ''), coalesce(usage_model, '')) >= (:source, :model)
+    )
+    AND (:inclusive OR (session_key, usage_source, usage_model) IS NOT (:session_key, :source, :model))
+UNION ALL
 SELECT
     session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
 FROM usage
 WHERE (session_key, source, model) >= (:session_key, :source, :model)
     AND (:inclusive OR (session_key, source, model) <> (:session_key, :source, :model))
-ORDER BY session_key, source, model
+ORDER BY 1, 2, 3
 LIMIT :limit OFFSET :skip
 
 -- name: walk_blobs

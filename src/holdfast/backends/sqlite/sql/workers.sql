@@ -35,6 +35,28 @@ WHERE worker_id > ?2
 ORDER BY worker_id
 LIMIT ?3
 
+-- name: expired_workers
+SELECT worker_id
+FROM workers
+WHERE worker_id IN (SELECT value FROM json_each(?1))
+    AND expires_at_ms <= ?2
+ORDER BY worker_id
+
+-- name: holders
+SELECT claim_owner AS owner_id
+FROM batches INDEXED BY batches_claim_expiry
+WHERE settled_state IS NULL
+    AND claim_id IS NOT NULL
+    AND claim_expires_at_ms > ?1
+    AND claim_owner > ?2
+UNION
+SELECT owner_id
+FROM leases
+WHERE expires_at_ms > ?1
+    AND owner_id > ?2
+ORDER BY owner_id
+LIMIT ?3
+
 -- name: claims_of_owner
 SELECT
     session_key, batch_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast import rows as r
@@ -33,7 +35,7 @@ class Commits(Graph, Queue):
                     for segment in query.segments
                 ]
             ),
-            "node_ids": json_list(list(dict.fromkeys(query.node_ids))),
+            "node_ids": json_list(query.node_ids),
             "family": session.family,
             "hashes": json_list(query.hashes),
             "with_key_frames": query.with_key_frames,
@@ -47,13 +49,13 @@ class Commits(Graph, Queue):
         return r.CommitFacts(
             head=fetched(r.RevisionRow, heads[0]) if heads else None,
             turn=fetched(r.RevisionRow, turns[0]) if turns else None,
-            nodes=tuple(sorted((fetched(r.NodeRow, values) for values in nodes), key=key_of_node)),
-            hashes=frozenset(values[0] for values in hashes),
+            nodes=tuple(sorted([fetched(r.NodeRow, values) for values in nodes], key=key_of_node)),
+            hashes=frozenset([values[0] for values in hashes]),
             batches=tuple(self._find_batches(session.session_key, query.batch_ids, with_payloads=False)),
             sources=tuple(self._find_sources(query.sources, with_payloads=False)),
             attachment_ids=self._stored_attachments(session.session_key, query.attachment_ids),
             lease=self._find_lease(SESSION_LEASE, str(session.session_key)) if query.with_lease else None,
-            key_frames=frozenset(values[0] for values in key_frames),
+            key_frames=frozenset([values[0] for values in key_frames]),
             ledger=_ledger(ledger) if query.with_ledger else None,
         )
 
@@ -63,21 +65,28 @@ class Commits(Graph, Queue):
         found = self._values("find_stored_attachments", (session_key, json_list(attachment_ids)))
         return frozenset(attachment_id for (attachment_id,) in found)
 
+    def _move_head(self, session: r.SessionRow, usage: Sequence[r.UsageRow]) -> None:
+        """Update the session's row and its counters. The counter that a session had first is in its row."""
+        head = (session.session_key, session.revision, session.node_count, session.epoch, session.changed_at_ms)
+        counters = [msgspec.structs.astuple(counter) for counter in usage]
+        if counters and self._run("move_head", (*head, *counters[0])):
+            others = counters[1:]
+        else:
+            self._run("move_head+", head)
+            others = [one for one in counters if not self._run("add_first_usage", (session.session_key, *one[:-1]))]
+        if others:
+            self._runner.run_many("add_usage", [(session.session_key, *counter) for counter in others])
+
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
         session = plan.session
-        head = (session.session_key, session.revision, session.node_count, session.epoch, session.changed_at_ms)
-        self._run("move_head", head)
+        self._move_head(session, plan.usage)
         self._store("insert_revision", plan.revision)
         if plan.revision.revision % BLOCK == 0:
             end = listed(plan.revision.session_key, plan.revision.revision)
             self._run("list_turn_ids", (end - BLOCK, end))
         self._insert_nodes(plan.nodes)
-        if plan.blobs:
-            blobs = ((session.family, *msgspec.structs.astuple(blob)) for blob in plan.blobs)
-            self._runner.run_many("insert_blob", blobs)
-        if plan.usage:
-            usage = ((session.session_key, *msgspec.structs.astuple(counter)) for counter in plan.usage)
-            self._runner.run_many("add_usage", usage)
+        for blob in plan.blobs:
+            self._run("insert_blob", (session.family, *msgspec.structs.astuple(blob)))
         if plan.completed_seqs:
             self._run("complete_batches", (json_list(plan.completed_seqs), now_ms, session.revision))
         if plan.attachment_ids:
@@ -86,7 +95,7 @@ class Commits(Graph, Queue):
 
 
 def _ledger(rows: list[Values]) -> tuple[r.UsageRow, ...]:
-    counters = (fetched(r.UsageRow, values[:USAGE_COLUMNS]) for values in rows)
+    counters = [fetched(r.UsageRow, values[:USAGE_COLUMNS]) for values in rows]
     return tuple(sorted(counters, key=_place_of))
 
 

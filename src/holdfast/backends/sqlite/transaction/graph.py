@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
+from holdfast.backends.sqlite.budget import Values
 from holdfast.backends.sqlite.transaction.base import BLOCK, Base, json_list, listed
 from holdfast.columns import fitting, weight
 from holdfast.errors import Corrupt
 from holdfast.records.limits import LARGEST_INTEGER
 from holdfast.table_catalog import all_fetched
 
+PLACE = "node_key", "node_id", "parent_key", "mark"
+"""Columns of a node that decide where a path leads."""
+
 POSITIONS = (1 << r.POSITION_BITS) - 1
 """The highest position that a node can have in its session."""
 
+NODE_KEY, NODE_ID, PARENT_KEY, MARK = (r.NodeRow.__struct_fields__.index(name) for name in PLACE)
+
 NO_PAYLOAD = b"null"
 """The payload of a vacuumed node."""
+
+
+SHORT_RUN = 8
+"""Nodes for which a statement for their run of keys does not pay: a path in shorter runs is read node by node."""
+
+
+def run_of(leaf_key: int, last: int, rows: Iterator[Values]) -> Iterator[Values]:
+    """Yield the nodes of a path from rows in descending order of keys, each with its parent's id.
+
+    Ends before a node whose parent is not the next row.
+    """
+    expected: int | None = leaf_key
+    child: Values | None = None
+    for row in rows:
+        if row[NODE_KEY] != expected:
+            return
+        if child is not None:
+            yield (*child, row[NODE_ID])
+            last -= 1
+        if last <= 0 or row[MARK] != r.LIVE:
+            return
+        child = row
+        expected = row[PARENT_KEY]
+        if expected is None:
+            yield (*child, None)
+            return
 
 
 class Graph(Base):
@@ -44,8 +77,7 @@ class Graph(Base):
     async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
         if last is not None and last <= 0:
             return []
-        bindings = {"leaf_key": leaf_key, "last": LARGEST_INTEGER if last is None else last}
-        path = self._all(r.NodeRow, "read_path", bindings)
+        path = self._runs(leaf_key, LARGEST_INTEGER if last is None else last)
         # A parent always has a smaller key, so this is the order of the path. SQL itself guarantees none.
         path.sort(key=key_of_node, reverse=True)
         for node in path:
@@ -55,6 +87,26 @@ class Graph(Base):
                 raise Corrupt("nodes", str(node.node_key), f"its parent {node.parent_key} is not older than itself")
             if node.parent_id is None:
                 raise Corrupt("nodes", str(node.node_key), f"its parent {node.parent_key} is missing")
+        return path
+
+    def _runs(self, leaf_key: int, last: int) -> list[r.NodeRow]:
+        """Read a path as runs of keys while they are long, and its rest node by node."""
+        path: list[r.NodeRow] = []
+        while last >= SHORT_RUN:
+            lowest = max(leaf_key - last, r.Segment(leaf_key >> r.POSITION_BITS, 0, 0).first_key)
+            bindings = {"leaf_key": leaf_key, "first_key": lowest}
+            run = all_fetched(r.NodeRow, self._runner.all("read_run", bindings, partial(run_of, leaf_key, last)))
+            path += run
+            last -= len(run)
+            if run:
+                parent_key = run[-1].parent_key
+                if parent_key is None or parent_key >= run[-1].node_key:
+                    return path
+                leaf_key = parent_key
+            if len(run) < SHORT_RUN:
+                break
+        if last > 0:
+            path += self._all(r.NodeRow, "read_path", {"leaf_key": leaf_key, "last": last})
         return path
 
     async def read_nodes(
@@ -78,7 +130,7 @@ class Graph(Base):
                 "kind": kind,
                 "limit": min(left, last_key - first_key + 1),
             }
-            name = "read_nodes_down" if descending else "read_nodes_up"
+            name = "read_nodes" if descending else "read_nodes+"
             if limit is None:
                 found += self._all(r.NodeRow, name, bindings)
                 continue
@@ -106,7 +158,7 @@ class Graph(Base):
             "kind": kind,
             "limit": limit,
         }
-        return self._page(r.NodeRow, "read_nodes_by_id_down" if descending else "read_nodes_by_id_up", bindings)
+        return self._page(r.NodeRow, "read_nodes_by_id" if descending else "read_nodes_by_id+", bindings)
 
     async def count_nodes(self, epoch: int, first_key: int, last_key: int) -> int:
         return self._number("count_nodes", (epoch, first_key, last_key))

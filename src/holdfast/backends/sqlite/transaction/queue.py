@@ -39,9 +39,16 @@ class Queue(Leases):
         bindings = {"now_ms": now_ms, "after": after, "limit": limit}
         return [(key, session_id) for key, session_id in self._values("sessions_with_ready", bindings)]
 
+    async def oldest_ready(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
+        found = self._values("oldest_ready", {"now_ms": now_ms, "limit": limit})
+        return [(session_id, since_ms) for session_id, since_ms in found]
+
     async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
         [found] = self._values("obstacles", (session_key, claim_id, now_ms))
         return Obstacles(*map(bool, found))
+
+    async def may_be_claimed(self, session_key: int) -> bool:
+        return bool(self._values("may_be_claimed", (session_key,)))
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
         return self._find_batches(session_key, batch_ids, with_payloads=True)

@@ -23,6 +23,9 @@ class Schedules(Base):
     async def list_schedules(self, *, after: str, limit: int) -> list[ScheduleRow]:
         return self._page(ScheduleRow, "list_schedules", (after, limit))
 
+    async def failed_schedules(self, limit: int) -> list[str]:
+        return [name for (name,) in self._values("failed_schedules", (limit,))]
+
     async def insert_schedule(self, row: ScheduleRow) -> None:
         self._store("insert_schedule", row)
 

@@ -123,7 +123,7 @@ class Sessions(Base):
         return self._all(r.UsageRow, "read_ledger", (session_key,))
 
     async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
-        usage = self._run("drop_session_usage", (session_key,))
+        usage = self._run("drop_session_usage", (session_key,)) + self._run("drop_first_usage", (session_key,))
         work = self._run("drop_session_unsettled_batches", (session_key,))
         work += self._run("drop_session_settled_batches", (session_key,))
         self._run("drop_ready", (session_key,))

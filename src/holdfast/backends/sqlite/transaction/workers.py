@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.backends.sqlite.transaction.base import Base
+from collections.abc import Sequence
+
+from holdfast.backends.sqlite.transaction.base import Base, json_list
 from holdfast.worker_rows import WorkerRow
 
 
@@ -25,6 +27,12 @@ class Workers(Base):
 
     async def list_workers(self, alive_at_ms: int, *, after: str, limit: int) -> list[WorkerRow]:
         return self._all(WorkerRow, "list_workers", (alive_at_ms, after, limit))
+
+    async def expired_workers(self, worker_ids: Sequence[str], now_ms: int) -> list[str]:
+        return [id for (id,) in self._values("expired_workers", (json_list(worker_ids), now_ms))]
+
+    async def holders(self, now_ms: int, *, after: str, limit: int) -> list[str]:
+        return [owner for (owner,) in self._values("holders", (now_ms, after, limit))]
 
     async def claims_of_owner(self, owner_id: str, now_ms: int, limit: int) -> list[tuple[int, str]]:
         return [(key, batch_id) for key, batch_id in self._values("claims_of_owner", (owner_id, now_ms, limit))]
