@@ -16,7 +16,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -30,7 +29,7 @@ import asyncpg
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.connection import Connection
 from holdfast.backends.postgres.loop_thread import LoopThread
-from holdfast.backends.postgres.pool import Pool, farewell
+from holdfast.backends.postgres.pool import Pool, close_gracefully
 from holdfast.ports import Clock
 from holdfast.records.options import PostgresOptions
 from holdfast.torture.servers import reachable
@@ -239,8 +238,6 @@ class KeptConnections:
         if self._thread is None:
             self._thread = LoopThread()
             self._thread.start()
-        # Coverage is measured test by test, and traces only threads that start meanwhile.
-        self._thread.loop.call_soon_threadsafe(sys.settrace, threading.gettrace())
         kept = self
 
         class KeepingPool(Pool):
@@ -279,7 +276,7 @@ class KeptConnections:
         """Close them all."""
         if self._thread is not None:
             for connection in self._idle:
-                self._thread.drive(farewell(connection))
+                self._thread.drive(close_gracefully(connection))
             self._thread.stop()
         self._idle, self._thread = [], None
 

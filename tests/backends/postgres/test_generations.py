@@ -25,7 +25,7 @@ NEWS = EventType("news", wake=WakeRule(Payload()))
 
 def older(texts: Statements) -> Statements:
     """The statements of a release that calls the functions of the previous generation."""
-    marked = {**texts._texts, **texts._marked}
+    marked = {**texts, **texts._marked}
     return Statements({name: text.replace(f"{NEW}(", f"{OLD}(") for name, text in marked.items()})
 
 

@@ -11,21 +11,22 @@ from holdfast.backends.postgres.connection import statements_of
 
 WHOLE = re.compile(
     r"dump_|walk_|stats$|waiting$|check_structures|find_indexes|server_facts|bytes_on_disk|find_places|commit$|release_write$|find_pooler$"
-    r"|drop_expired_workers$|claims_of_owner$|leases_of_owner$|expired_leases$"
+    r"|drop_expired_workers$|claims_of_owner$|leases_of_owner$|claim_holders$|lease_holders$|expired_leases$"
 )
 """Statements that are meant to read everything (dumps, walks, counts, catalogues), or that end transactions.
 
-`find_places` is for batches that no reader has read before. There are few workers, and what one of them holds is looked
-for once, when it is dead.
+`find_places` is for batches that no reader has read before. There are few workers; their claims and leases are
+looked for by a diagnosis, and those of one of them once, when it is dead.
 """
 
 STATEMENTS = statements_of("holdfast")
+ASCENDING = ("read_nodes+", "read_nodes_by_id+")
 PLANNED = [
     name
-    for name, text in STATEMENTS.items()
-    if text.startswith(("SELECT", "WITH", "UPDATE", "DELETE", "INSERT"))
+    for name in (*STATEMENTS, *ASCENDING)
+    if STATEMENTS[name].startswith(("SELECT", "WITH", "UPDATE", "DELETE", "INSERT"))
     and WHOLE.match(name) is None
-    and ";" not in text
+    and ";" not in STATEMENTS[name]
 ]
 
 
@@ -56,8 +57,13 @@ RANGES = {"batches_unsettled": ["session_key"], "usage_pkey": ["session_key"], "
 """Indexes of which a hot path reads what begins so: what waits in a session, its counters, a page of a listing."""
 
 HOT = [
+    "gather_view+",
+    "gather_view+leaf+",
+    "gather_view+path+",
+    "gather_view+path+claims+",
     "gather_view",
     "gather_group",
+    "gather_workers",
     "read_path",
     "find_nodes",
     "list_processes_of_status",

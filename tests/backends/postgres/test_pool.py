@@ -179,7 +179,7 @@ def test_connections_without_a_limit_are_kept() -> None:
         for pooled in pool._idle:  # as if years had passed
             pooled.born_s -= 1e9
             pooled.idle_since_s -= 1e9
-        pool._tidy()
+        pool._clean_up()
         assert await pool.acquire() is held
         await pool.release(held)
         await pool.close()

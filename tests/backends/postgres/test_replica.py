@@ -356,7 +356,7 @@ def test_the_primary_answers_while_the_replica_is_away(servers: Replicated, capl
                         servers.primary.url, options=holdfast.PostgresOptions(read_url=servers.replica.url)
                     ) as second:
                         assert await revision(second.reading(after=receipt), "away") == 1
-                assert "the replica is away" in caplog.text
+                assert "the replica is down" in caplog.text
             finally:
                 servers.replica.start()
             patient = store.reading(after=receipt, wait_ms=LONG_MS, fall_back=False)

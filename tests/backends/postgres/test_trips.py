@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 from tests.backends.postgres.wire import Wire
 
@@ -221,6 +222,22 @@ def test_a_turn_with_a_large_state_is_one_trip_and_so_is_reading_it(measured: Me
     view = measured.do(load())
     assert view.checkpoint == large(4)
     assert measured.do(lambda store: store.maintenance.stats()).blob_bytes < 70_000 + 1_000
+
+
+def test_a_page_of_live_workers_is_one_trip(measured: Measured) -> None:
+    def report(name: str, ttl_ms: int = 60_000) -> Call:
+        return lambda store: store.workers.heartbeat(
+            holdfast.workers.WorkerInfo(name, host="here", pid=7), ttl_ms=ttl_ms
+        )
+
+    def page(after: str | None = None, limit: int = 2) -> Call:
+        return lambda store: store.workers.list(after=after, limit=limit)
+
+    measured.warm(*(report(name) for name in ("w1", "w2", "w3")), report("gone", ttl_ms=1), page())
+    assert measured.trips(page()) == ["gather_workers"]
+    first = measured.do(page())
+    assert [one.id for one in first] == ["w1", "w2"]
+    assert [one.id for one in measured.do(page(first.next))] == ["w3"]
 
 
 def test_a_turn_with_a_large_state_whose_past_this_process_never_saw_is_one_trip_more(measured: Measured) -> None:
@@ -551,3 +568,23 @@ def test_one_who_waits_for_an_event_looks_in_one_trip(measured: Measured) -> Non
     measured.warm(register(), append(), wait_for())
     # Another connection listens at the same time.
     assert [name for name in measured.trips(wait_for()) if "LISTEN" not in name] == ["gather_events"]
+
+
+def test_the_log_of_a_retried_or_restored_run_is_copied_in_a_few_trips(measured: Measured) -> None:
+    signals = [holdfast.events.EventDraft(f"signal.note-{number}", number) for number in range(300)]
+    measured.do(lambda store: store.processes.start("research", id="run-1"))
+    measured.do(lambda store: store.events.append_many("run-1", signals))
+    ended = measured.do(lambda store: store.processes.complete("run-1", Failed("no answer")))
+    log = [*measured.do(lambda store: store.events.after("run-1", limit=400)).items]
+
+    def statements(call: Call) -> int:
+        before = measured.backend.statements_run
+        measured.do(call)
+        return measured.backend.statements_run - before
+
+    assert statements(lambda store: store.processes.retry("run-1")) <= 20
+    assert [one.payload for one in measured.do(lambda store: store.events.after("run-1~2", limit=300))] == [*range(300)]
+    renamed = msgspec.structs.replace(ended, id="run-9")
+    moved = [msgspec.structs.replace(one, process_id="run-9") for one in log]
+    assert statements(lambda store: store.processes.restore(renamed, moved)) <= 20
+    assert len(measured.do(lambda store: store.events.after("run-9", limit=400)).items) == 301

@@ -6,6 +6,7 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -117,6 +118,44 @@ def test_a_notify_that_never_came_is_made_good_by_the_poll(open_store: Any, monk
     change.result(5)
 
 
+def test_the_poll_asks_all_waiters_in_one_read_and_wakes_those_that_missed_a_change(
+    open_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silence(notifier: Notifier, payload: str) -> None: ...
+
+    monkeypatch.setattr(Notifier, "_try_to_send", silence)
+    store = open_store()
+    backend, listener = store.backend, store.backend._listener
+    # It would wake all waiters as soon as it listens: here only the polls below do.
+    monkeypatch.setattr(listener, "wake", lambda: None)
+    reads: list[Any] = []
+
+    async def read(operation: Any) -> Any:
+        reads.append(operation)
+        return await backend.read(operation)
+
+    def poll() -> None:
+        asyncio.run_coroutine_threadsafe(listener._poll(), backend._loop).result(10)
+
+    async def answers(found: bool, transaction: Any) -> bool:
+        assert transaction.now_ms > 0
+        return found
+
+    listener._read = read
+    missed, heard, mute = (backend.watch(name) for name in ("missed", "heard", "mute"))
+    missed.concerns, heard.concerns = partial(answers, True), partial(answers, False)
+    poll()
+    assert (missed.done(), heard.done(), mute.done()) == (True, False, True)
+    assert len(reads) == 1
+
+    async def fails(transaction: Any) -> bool:
+        raise holdfast.InvalidRequest("x", "cannot tell")
+
+    heard.concerns = fails
+    poll()
+    assert heard.done(), "a waiter that cannot tell looks itself"
+
+
 class Skipping(selectors.DefaultSelector):
     """A selector that never blocks: it moves the loop's time to the next timer."""
 
@@ -152,6 +191,10 @@ class Quiet:
         return []
 
 
+async def unread(_: Any) -> Any:
+    raise AssertionError("no waiter can tell if a change concerns it")
+
+
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_waiter_polls_every_half_minute_and_every_second_where_nothing_can_listen(listens: bool) -> None:
     connection, left = Quiet(), list[Any]()
@@ -167,6 +210,7 @@ def test_a_waiter_polls_every_half_minute_and_every_second_where_nothing_can_lis
         listener = Listener(
             signals,
             lambda _: None,
+            unread,
             channel="c",
             ping="SELECT 1",
             connect=connect if listens else None,
@@ -233,7 +277,7 @@ def test_a_listener_whose_server_says_nothing_is_given_up(monkeypatch: pytest.Mo
     async def body() -> None:
         signals = Signals()
         listener = Listener(
-            signals, lambda _: None, channel="c", ping="SELECT 1", connect=connect, disconnect=disconnect
+            signals, lambda _: None, unread, channel="c", ping="SELECT 1", connect=connect, disconnect=disconnect
         )
         stop = time.monotonic() + 5
         while len(made) < 2 and time.monotonic() < stop:
@@ -249,11 +293,12 @@ def test_a_listener_whose_server_says_nothing_is_given_up(monkeypatch: pytest.Mo
 
 def test_an_idle_listener_sleeps_until_its_next_ping(monkeypatch: pytest.MonkeyPatch) -> None:
     sleeps_s: list[float | None] = []
-    wait_for_real = asyncio.wait_for
+    wait_real = asyncio.wait
 
-    async def noting(awaited: Any, timeout: float | None) -> Any:
-        sleeps_s.append(timeout)
-        return await wait_for_real(awaited, timeout)
+    async def noting(awaited: Any, *, timeout: float | None = None) -> Any:
+        if timeout is not None:  # not the wait for the end of the task
+            sleeps_s.append(timeout)
+        return await wait_real(awaited, timeout=timeout)
 
     class Quiet:
         """A connection that never delivers a notification."""
@@ -270,18 +315,18 @@ def test_an_idle_listener_sleeps_until_its_next_ping(monkeypatch: pytest.MonkeyP
     async def body() -> None:
         signals = Signals()
         listener = Listener(
-            signals, lambda _: None, channel="c", ping="SELECT 1", connect=connect, disconnect=disconnect
+            signals, lambda _: None, unread, channel="c", ping="SELECT 1", connect=connect, disconnect=disconnect
         )
         first = signals.watch("topic")
         listener.wake()
         # A listener wakes all waiters once when it begins.
-        await wait_for_real(asyncio.wrap_future(first), 60)
+        await asyncio.wait_for(asyncio.wrap_future(first), 60)
         while not sleeps_s:
             await asyncio.sleep(0)
         await listener.close()
         assert sleeps_s == [pytest.approx(listening.PING_EVERY_S)]
 
-    monkeypatch.setattr(asyncio, "wait_for", noting)
+    monkeypatch.setattr(asyncio, "wait", noting)
     asyncio.run(body())
 
 

@@ -26,7 +26,7 @@ from holdfast.records.options import PostgresOptions
 
 T = TypeVar("T")
 
-CLOSE_HOME_S = 10.0
+CLOSE_OPENER_S = 10.0
 """Longest wait for the loop that opened a store, if a task of another loop closes it."""
 
 
@@ -120,7 +120,7 @@ class AnyLoopPostgres(PostgresBackend):
             await self.close_here()
         elif self._loop.is_running():
             with suppress(TimeoutError):
-                await asyncio.wait_for(on_loop(self._loop, self.close_here), CLOSE_HOME_S)
+                await asyncio.wait_for(on_loop(self._loop, self.close_here), CLOSE_OPENER_S)
         elif not self._loop.is_closed():
             # It is paused. Its connections are closed when it continues, or when it ends.
             self._loop.call_soon_threadsafe(self.begin_closing)

@@ -28,7 +28,7 @@ from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.loop_thread import LoopThread
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.backends.postgres.open_transaction import PostgresOpenTransaction
-from holdfast.backends.postgres.pool import CallerPool, Connections, Pool, farewell
+from holdfast.backends.postgres.pool import CallerPool, Connections, Pool, close_gracefully
 from holdfast.backends.postgres.positions import UNKNOWN, position_of, system_text
 from holdfast.backends.postgres.replica import ACQUIRE_MS, FreshReads, ProvenConnections, TimelineCheck
 from holdfast.backends.postgres.schema_setup import SCHEMA_VERSION, ddl_text, prepare
@@ -84,7 +84,8 @@ class PostgresBackend:
         self._notifier = Notifier(self._send)
         self._listener = Listener(
             self._signals,
-            self._hear,
+            self._receive,
+            self.read,
             channel=channel_of(options.schema),
             ping=self._texts["ping"],
             connect=self._connect_listener() if address.can_listen else None,
@@ -194,14 +195,14 @@ class PostgresBackend:
         try:
             result, topics = await self._counted(partial(self._retried, call, state))
         except DurabilityUncertain:
-            self._tell(state.topics)
+            self._notify_committed(state.topics)
             raise
         except Unavailable as error:
             if state.is_retry and error.outcome == "not_applied":
                 # The check if the first run was applied has failed.
                 raise Unavailable(error.text, *error.next_step, outcome="unknown") from error
             raise
-        self._tell(topics)
+        self._notify_committed(topics)
         return result
 
     async def _counted(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -222,7 +223,7 @@ class PostgresBackend:
         if self._active == 0:
             self._idle.set()
 
-    def _tell(self, topics: list[str]) -> None:
+    def _notify_committed(self, topics: list[str]) -> None:
         """Wake the waiters of a committed change, here and in other processes."""
         if topics:
             digests = {digest(topic) for topic in topics}
@@ -288,9 +289,11 @@ class PostgresBackend:
             timeout_ms,
             is_left,
             label=self._address.label,
-            tell=self._tell,
+            notify=self._notify_committed,
             ended=self._leave,
         )
+        # With `outer`, this backend serves tasks of other event loops.
+        begun.lets_tasks_wait = self._thread is None or outer is not None
         self._enter()
         try:
             await self._retried(begun.open)
@@ -340,7 +343,7 @@ class PostgresBackend:
         """Run blocking file work without blocking other operations."""
         return await self._waiting.offload(call)
 
-    def _hear(self, payload: str) -> None:
+    def _receive(self, payload: str) -> None:
         self._signals.publish(self._notifier.heard(payload))
 
     async def _send(self, payload: str) -> None:
@@ -365,7 +368,7 @@ class PostgresBackend:
 
     async def _disconnect_listener(self, connection: Connection) -> None:
         if self._address.listens_apart:
-            await farewell(connection)
+            await close_gracefully(connection)
         else:
             await self._connections.discard(connection)
 
@@ -376,7 +379,8 @@ class PostgresBackend:
         self._check_usable(anywhere=self._thread is not None)
         if self._thread is not None:
             raise InvalidRequest(
-                "store", "a blocking store has an event loop of its own, and your connection another: use holdfast.open"
+                "store",
+                "a blocking store runs its own event loop, and your connection belongs to another: use holdfast.open",
             )
         parts = StoreParts(
             self._texts,
@@ -416,7 +420,7 @@ class PostgresBackend:
             assert isinstance(transaction, PostgresTransaction)
             return await transaction.timeline()
 
-        return await self.read(find) if self._executor.tells_log else None
+        return await self.read(find) if self._executor.reports_log else None
 
     def drive(self, work: Awaitable[T]) -> T:
         """Run a coroutine of this backend to its end for a blocking caller."""

@@ -175,7 +175,7 @@ class StatementRunner:
     ) -> T:
         """Return a commit's answer. Raises DurabilityUncertain if the server warns that it did not wait for standbys.
 
-        A harmless answer promises nothing that a standby could lack, and is returned all the same.
+        A harmless answer promises nothing that a standby could lack, and is returned anyway.
         """
         warnings: list[object] | None = getattr(self.connection, "replication_warnings", None)
         if warnings is None:

@@ -1,4 +1,4 @@
-"""Map driver errors to Holdfast errors that say what to do.
+"""Map driver errors to Holdfast errors with a next step.
 
 The driver's own error is kept as the cause. No message names more of a URL than host, port and database.
 """
@@ -32,7 +32,7 @@ class FailureKind(enum.Enum):
     RACE = "another transaction inserted the same row first"
     LOST = "the connection is gone"
     SILENT = "the connection does not respond"
-    OTHER = "an error that a retry cannot mend"
+    OTHER = "an error that a retry cannot fix"
 
 
 TRIES = {
@@ -151,7 +151,7 @@ def state_of(error: BaseException) -> str:
 def failure_kind(error: BaseException) -> FailureKind:
     """Return the kind of an error, for retries."""
     if isinstance(error, asyncpg.InvalidCachedStatementError):
-        # Prepared before a column's type was changed. The driver drops the statement, and a retry prepares it anew.
+        # Prepared before a column's type was changed. The driver drops the statement, and a retry prepares it again.
         return FailureKind.CONTENTION
     state = state_of(error)
     if _is_poolers(error):
@@ -235,7 +235,7 @@ def translated(error: BaseException, place: str, outcome: Outcome = "not_applied
     return found
 
 
-def _told_apart(error: BaseException, place: str) -> HoldfastError | None:
+def _special_case(error: BaseException, place: str) -> HoldfastError | None:
     """Return the error if it takes more than the SQLSTATE to recognize it, else None."""
     if isinstance(error, asyncpg.InvalidCachedStatementError):
         return Unavailable(f"{place}: the schema is being changed under this store: retry")
@@ -254,7 +254,7 @@ def _translated(error: BaseException, place: str, outcome: Outcome) -> HoldfastE
         return Unavailable(
             f"{place}: the connection was lost during the commit: check whether it was stored", outcome=outcome
         )
-    found = _told_apart(error, place)
+    found = _special_case(error, place)
     if found is not None:
         return found
     for beginning, problem, *steps in ADVICE:

@@ -200,7 +200,8 @@ class Executor:
         try:
             if begun:
                 await self.begin(runner, writes=False)
-            prefetched: Any = await steps.run(prefetch(runner, view, self.cache))
+            test_ms = None if self._clock is None else self._clock.now_ms()
+            prefetched: Any = await steps.run(prefetch(runner, view, self.cache, test_ms=test_ms))
             if begun:
                 await runner.end()
         except NeedsTransaction:
@@ -305,7 +306,7 @@ class Executor:
             await self._identify(runner)
 
     @property
-    def tells_log(self) -> bool:
+    def reports_log(self) -> bool:
         """True if the server reports its log position."""
         return self._clock_text == "now_ms"
 

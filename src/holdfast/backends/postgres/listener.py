@@ -1,20 +1,23 @@
 """Wake waiters by LISTEN, without losing changes that LISTEN may miss.
 
 One connection listens for the whole store, only while there are waiters. All waiters are woken once when it begins to
-listen, because changes before are unknown; every 30 seconds, because a sender may die between its commit and its
-NOTIFY; and when the connection turns out to be dead. If LISTEN is impossible, all are woken once a second.
+listen, because changes before are unknown, and when the connection turns out to be dead. Every 30 seconds those are
+woken that have missed a change, because a sender may die between its commit and its NOTIFY; once a second if LISTEN is
+impossible.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import suppress
 
 from holdfast.backends.postgres.connection import Connection
 from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure
 from holdfast.errors import HoldfastError, InvalidRequest
 from holdfast.log import DEBUG, INFO, WARNING, log_event
+from holdfast.ports import Operation, Transaction
 from holdfast.signals import Signals
 
 POLL_S = 1.0
@@ -26,16 +29,21 @@ SAFETY_POLL_S = 30.0
 QUIET_S = 2.0
 """Time that an idle connection is kept once no waiter is left."""
 
+POLL_TIMEOUT_S = 10.0
+"""Timeout of the read that finds the waiters who missed a change. Then all of them are woken."""
+
 PING_EVERY_S = 5.0
 PING_TIMEOUT_S = 3.0
 """Timeout of the ping that detects a dead connection."""
 
 LOOK_EVERY_S = 5.0
-"""Longest sleep between two looks at what is due."""
+"""Longest sleep between two checks for due work."""
 SHORTEST_SLEEP_S = 0.001
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 1.0
 
 Connect = Callable[[], Awaitable[Connection]]
+Read = Callable[[Operation[set[Future[None]]]], Awaitable[set[Future[None]]]]
+"""Runs an operation that only reads, in one snapshot."""
 
 
 class Listener:
@@ -44,7 +52,8 @@ class Listener:
     def __init__(
         self,
         signals: Signals,
-        hear: Callable[[str], None],
+        receive: Callable[[str], None],
+        read: Read,
         *,
         channel: str,
         ping: str,
@@ -52,7 +61,8 @@ class Listener:
         disconnect: Callable[[Connection], Awaitable[None]],
     ) -> None:
         self._signals = signals
-        self._hear = hear
+        self._receive = receive
+        self._read = read
         self._channel = channel
         self._ping = ping
         self._connect = connect
@@ -73,7 +83,7 @@ class Listener:
             while self._signals.watched and not self._closed:
                 if self._connect is None:
                     await asyncio.sleep(POLL_S)
-                    self._signals.publish_all()
+                    await self._poll()
                 else:
                     await self._try_to_listen(self._connect)
             # No suspension between the last check and this: a new watch is seen above, or finds no task and starts one.
@@ -84,16 +94,16 @@ class Listener:
         try:
             connection = await connect()
         except (*DRIVER_ERRORS, DriverFailure, HoldfastError) as error:
-            await self._stand_back(error)
+            await self._poll_after(error)
             return
         try:
             await self._listen(connection)
         except DRIVER_ERRORS as error:
-            await self._stand_back(error)
+            await self._poll_after(error)
         finally:
             await self._disconnect(connection)
 
-    async def _stand_back(self, error: Exception) -> None:
+    async def _poll_after(self, error: Exception) -> None:
         """Log the failure, wake all waiters once, and back off."""
         cause = error.cause if isinstance(error, DriverFailure) else error
         # One warning, and no other until LISTEN has succeeded in between.
@@ -107,30 +117,30 @@ class Listener:
         self._retry_s = min(self._retry_s * 2, RETRY_LONGEST_S)
 
     async def _listen(self, connection: Connection) -> None:
-        lost = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        lost: asyncio.Future[None] = loop.create_future()
 
         def end(_: object) -> None:
-            lost.set()
+            if not lost.done():
+                lost.set_result(None)
 
-        def hear(_connection: object, _process_id: object, _channel: object, payload: object) -> None:
-            self._hear(str(payload))
+        def receive(_connection: object, _process_id: object, _channel: object, payload: object) -> None:
+            self._receive(str(payload))
 
         connection.add_termination_listener(end)
-        await connection.add_listener(self._channel, hear)
+        await connection.add_listener(self._channel, receive)
         again = self._retry_s != RETRY_FIRST_S
         log_event("listener", INFO if again else DEBUG, "listening again" if again else "listening")
         self._retry_s = RETRY_FIRST_S
         # For changes from before LISTEN.
         self._signals.publish_all()
-        loop = asyncio.get_running_loop()
         polled_s = pinged_s = now_s = loop.time()
         quiet_s: float | None = None
-        while not lost.is_set():
+        while not lost.done():
             ends_s = [polled_s + SAFETY_POLL_S, pinged_s + PING_EVERY_S, now_s + LOOK_EVERY_S]
             if quiet_s is not None:
                 ends_s.append(quiet_s + QUIET_S)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(lost.wait(), max(SHORTEST_SLEEP_S, min(ends_s) - now_s))
+            await asyncio.wait([lost], timeout=max(SHORTEST_SLEEP_S, min(ends_s) - now_s))
             now_s = loop.time()
             if self._signals.watched:
                 quiet_s = None
@@ -140,11 +150,25 @@ class Listener:
                 return
             if now_s - polled_s >= SAFETY_POLL_S:
                 polled_s = now_s
-                self._signals.publish_all()
-            if now_s - pinged_s >= PING_EVERY_S and not lost.is_set():
+                await self._poll()
+            if now_s - pinged_s >= PING_EVERY_S and not lost.done():
                 pinged_s = now_s
                 await connection.fetch(self._ping, timeout=PING_TIMEOUT_S)
         log_event("listener", WARNING, "lost the listening connection: reconnecting")
+
+    async def _poll(self) -> None:
+        """Wake the waiters who missed a change. One read asks all that can tell; the others are woken."""
+        questions = self._signals.questions()
+        unconcerned: set[Future[None]] = set()
+
+        async def ask(tx: Transaction) -> set[Future[None]]:
+            return {change for change, concerns in questions if not await concerns(tx)}
+
+        if questions:
+            with suppress(TimeoutError, HoldfastError):
+                async with asyncio.timeout(POLL_TIMEOUT_S):
+                    unconcerned = await self._read(ask)
+        self._signals.publish_all(lambda change: change not in unconcerned)
 
     async def close(self) -> None:
         """Stop listening."""

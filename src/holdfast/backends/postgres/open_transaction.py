@@ -48,13 +48,13 @@ class PostgresOpenTransaction(OpenTransaction):
         is_left: IsLeft | None,
         *,
         label: str,
-        tell: Callable[[list[str]], None],
+        notify: Callable[[list[str]], None],
         ended: Callable[[], None],
     ) -> None:
         super().__init__(outer, waiting, timeout_ms, is_left)
         self._executor = executor
         self._label = label
-        self._tell = tell
+        self._notify_committed = notify
         self._ended = ended
         self._runner: StatementRunner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -168,7 +168,7 @@ class PostgresOpenTransaction(OpenTransaction):
             await runner.commit()
         except DurabilityUncertain:
             await self._release(runner)
-            self._tell(self.topics)
+            self._notify_committed(self.topics)
             raise
         except DriverFailure as failure:
             unknown = is_in_doubt(failure.cause)
@@ -180,7 +180,7 @@ class PostgresOpenTransaction(OpenTransaction):
         for transaction in self._applied:
             self._executor.remember(transaction)
         await self._release(runner)
-        self._tell(self.topics)
+        self._notify_committed(self.topics)
 
     async def _undo_here(self) -> None:
         runner = self._runner

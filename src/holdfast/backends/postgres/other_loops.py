@@ -90,7 +90,7 @@ class OtherLoops(Generic[B]):
         self._closed = False
 
     async def run(self, call: Callable[[B], Awaitable[T]], undo: Undo[T] | None = None) -> T:
-        """Run a call of the backend for a task of any loop. `undo` gets a result that no caller waits for any more."""
+        """Run a call of the backend for a task of any loop. `undo` gets a result whose caller no longer waits."""
         # Shielded: other callers wait for the same opening.
         backend = await asyncio.shield(asyncio.wrap_future(self._opened()))
         try:

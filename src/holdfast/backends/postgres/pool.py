@@ -24,7 +24,7 @@ CLOSE_TIMEOUT_S = 2.0
 LABEL = "PostgreSQL"
 """Name in messages for a database that is reached through a caller's pool."""
 
-TIDY_LEAST_S, TIDY_MOST_S = 0.02, 30.0
+CLEANUP_LEAST_S, CLEANUP_MOST_S = 0.02, 30.0
 """Bounds of the interval at which idle connections are checked."""
 
 
@@ -77,8 +77,8 @@ class Pool:
         self._used: dict[Connection, Pooled] = {}
         self._opening = 0
         self._waiters: deque[asyncio.Future[Pooled | None]] = deque()
-        self._tidying: asyncio.TimerHandle | None = None
-        self._chores: set[asyncio.Task[None]] = set()
+        self._cleanup: asyncio.TimerHandle | None = None
+        self._background: set[asyncio.Task[None]] = set()
         self._closed = False
         self.identify_server: Callable[[Connection, float], Awaitable[bool]] | None = None
         """Identifies the server behind each new connection. Returns whether it is another one than before."""
@@ -119,7 +119,7 @@ class Pool:
             pooled = self._idle.pop()
             if not pooled.connection.is_closed() and not self._expired(pooled):
                 return pooled
-            self._part_with(pooled.connection)
+            self._close_later(pooled.connection)
         return None
 
     def _expired(self, pooled: Pooled) -> bool:
@@ -163,7 +163,7 @@ class Pool:
     async def _open(self, deadline_s: float) -> Pooled:
         """Open a connection, for which the caller has reserved a place in `_opening`."""
         try:
-            connection = await self._connect_and_greet(max(0.001, deadline_s - time.monotonic()))
+            connection = await self._connect_and_check(max(0.001, deadline_s - time.monotonic()))
         except BaseException as error:
             self._opening -= 1
             self._offer_room()
@@ -173,11 +173,11 @@ class Pool:
         self._opening -= 1
         pooled = Pooled(connection, time.monotonic())
         if self._closed:
-            self._part_with(connection)
+            self._close_later(connection)
             raise StoreClosed
         return pooled
 
-    async def _connect_and_greet(self, timeout_s: float) -> Connection:
+    async def _connect_and_check(self, timeout_s: float) -> Connection:
         connection = await self._connect(timeout_s)
         try:
             if self.identify_server is not None and await self.identify_server(connection, timeout_s):
@@ -191,7 +191,7 @@ class Pool:
         """Give the connection to the next waiter, or keep it idle."""
         pooled = self._used.pop(connection)
         if self._closed or connection.is_closed() or self._expired(pooled):
-            self._part_with(connection)
+            self._close_later(connection)
             self._offer_room()
         else:
             pooled.idle_since_s = time.monotonic()
@@ -204,7 +204,7 @@ class Pool:
                 waiter.set_result(pooled)
                 return
         self._idle.append(pooled)
-        self._tidy_later()
+        self._schedule_cleanup()
 
     def _offer_room(self) -> None:
         """Let the next waiter open a connection in place of one that is gone."""
@@ -221,7 +221,7 @@ class Pool:
 
     async def _cut_off(self, connection: Connection) -> None:
         # Closing cancels the statement in the server first; after a mere disconnect it would continue there.
-        await farewell(connection)
+        await close_gracefully(connection)
         self._used.pop(connection, None)
         self._offer_room()
 
@@ -232,30 +232,30 @@ class Pool:
             pooled.connection.terminate()
         self._offer_room()
 
-    def _part_with(self, connection: Connection) -> None:
+    def _close_later(self, connection: Connection) -> None:
         """Close the connection gracefully, in the background."""
         if not connection.is_closed():
-            self._run_in_background(farewell(connection), connection)
+            self._run_in_background(close_gracefully(connection), connection)
 
     def _run_in_background(self, work: Coroutine[Any, Any, None], connection: Connection | None = None) -> None:
         """Run work in the background. `close` waits for it."""
         chore = asyncio.get_running_loop().create_task(work)
-        self._chores.add(chore)
-        chore.add_done_callback(self._chores.discard)
+        self._background.add(chore)
+        chore.add_done_callback(self._background.discard)
         if connection is not None:
             # A task that is cancelled before it begins must not leave the connection open.
             chore.add_done_callback(lambda _: cut_off(connection))
 
     # Tidying.
 
-    def _tidy_later(self) -> None:
-        if self._tidying is None and not self._closed:
-            every_s = min(max(min(self._idle_s, self._lifetime_s) / 2, TIDY_LEAST_S), TIDY_MOST_S)
-            self._tidying = asyncio.get_running_loop().call_later(every_s, self._tidy)
+    def _schedule_cleanup(self) -> None:
+        if self._cleanup is None and not self._closed:
+            every_s = min(max(min(self._idle_s, self._lifetime_s) / 2, CLEANUP_LEAST_S), CLEANUP_MOST_S)
+            self._cleanup = asyncio.get_running_loop().call_later(every_s, self._clean_up)
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         """Close connections that are too old, or idle for too long and above the minimum."""
-        self._tidying = None
+        self._cleanup = None
         now_s = time.monotonic()
         kept: list[Pooled] = []
         spare = self.size - self._least
@@ -263,14 +263,14 @@ class Pool:
             idle = now_s - pooled.idle_since_s >= self._idle_s and spare > 0
             if idle or self._expired(pooled) or pooled.connection.is_closed():
                 spare -= 1
-                self._part_with(pooled.connection)
+                self._close_later(pooled.connection)
             else:
                 kept.append(pooled)
         self._idle = kept
         if self.size < self._least:
             self._run_in_background(self._refill())
         if self._idle:
-            self._tidy_later()
+            self._schedule_cleanup()
 
     async def _refill(self) -> None:
         with suppress(DriverFailure, StoreClosed):
@@ -279,17 +279,17 @@ class Pool:
     async def close(self) -> None:
         """Refuse all waiters and close idle connections. Those in use are closed when they are released."""
         self._closed = True
-        if self._tidying is not None:
-            self._tidying.cancel()
+        if self._cleanup is not None:
+            self._cleanup.cancel()
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(StoreClosed())
         unused, self._idle = self._idle, []
         for pooled in unused:
-            self._part_with(pooled.connection)
-        if self._chores:
-            await asyncio.wait(self._chores)
+            self._close_later(pooled.connection)
+        if self._background:
+            await asyncio.wait(self._background)
 
 
 class CallerPool:
@@ -301,7 +301,7 @@ class CallerPool:
         self._texts = statements_of(options.schema)
         self._pooler = options.pooler
         self._checked: WeakSet[object] = WeakSet()
-        self._chores: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     async def acquire(self) -> Connection:
         """Return one of its connections, each checked for a pooler the first time."""
@@ -340,11 +340,11 @@ class CallerPool:
     async def discard(self, connection: Connection) -> None:
         """Terminate the connection in the background. The caller's pool opens another one when it needs one."""
         chore = asyncio.get_running_loop().create_task(self._cut_off(connection))
-        self._chores.add(chore)
-        chore.add_done_callback(self._chores.discard)
+        self._background.add(chore)
+        chore.add_done_callback(self._background.discard)
 
     async def _cut_off(self, connection: Connection) -> None:
-        await farewell(connection)
+        await close_gracefully(connection)
         with suppress(*DRIVER_ERRORS):
             await self._pool.release(connection)
 
@@ -355,8 +355,8 @@ class CallerPool:
 
     async def close(self) -> None:
         """Wait until all connections are given back. The pool stays open."""
-        if self._chores:
-            await asyncio.wait(self._chores)
+        if self._background:
+            await asyncio.wait(self._background)
 
 
 def seconds_of(limit_ms: int | None) -> float:
@@ -364,7 +364,7 @@ def seconds_of(limit_ms: int | None) -> float:
     return math.inf if limit_ms is None else limit_ms / 1000
 
 
-async def farewell(connection: Connection) -> None:
+async def close_gracefully(connection: Connection) -> None:
     """Close a connection gracefully, or terminate it on failure."""
     try:
         await connection.close(timeout=CLOSE_TIMEOUT_S)

@@ -40,7 +40,7 @@ class TransactionStatus(NamedTuple):
         """
         return self.status in {"ended", "committed"} and self.timeline >= position.timeline
 
-    def denies(self, position: Position) -> bool:
+    def lacks(self, position: Position) -> bool:
         """Return whether this server is a primary that will never show the transaction."""
         if self.is_standby:
             return False

@@ -13,30 +13,34 @@ from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.single_trip import NeedsTransaction, missing
 from holdfast.backends.postgres.transaction.base import unpacked_bytes
 from holdfast.backends.postgres.transaction.graph import proven_path
-from holdfast.ports.queries import GroupQuery, PrefetchQuery, ViewQuery
-from holdfast.records.limits import LARGEST_INTEGER
+from holdfast.ports.queries import GroupQuery, PrefetchQuery, ViewQuery, WorkersQuery
 from holdfast.table_catalog import all_fetched, fetched
+from holdfast.worker_rows import WorkerRow
 
 PATH_NODES: Final = 5_000
 """The longest path of a prefetched view, whose rows are checked in one go. A longer one is read in a transaction."""
 
 VIEW_COLUMNS: Final = 5
-"""The arrays of a view. The next column says if the path takes a transaction, and the others are those of a node."""
+"""The arrays of a view. The other columns are those of a node, and one of the view's."""
+
+NODE_KEY, NODE_ID, PARENT_KEY = map(r.NodeRow.__struct_fields__.index, ("node_key", "node_id", "parent_key"))
 
 
 class PrefetchedView:
     """Prefetched rows of one session's newest view. Any other read raises NeedsTransaction."""
 
-    def __init__(self, found: Sequence[Sequence[Any]], path: Sequence[Sequence[Any]], last: int | None) -> None:
+    def __init__(
+        self, found: Sequence[Sequence[Any]], path: Sequence[Sequence[Any]], last: int | None, *, claimed_upto: int
+    ) -> None:
         sessions, heads, turns, blobs, ledger = found
         self.session = fetched(r.SessionRow, sessions[0]) if sessions else None
         self.head = fetched(r.RevisionRow, heads[0]) if heads else None
         self._turn = fetched(r.RevisionRow, turns[0]) if turns else None
-        # A parent has a smaller key than its child.
-        self._path = proven_path(sorted(all_fetched(r.NodeRow, path), key=_node_key, reverse=True))
+        self._path = proven_path(all_fetched(r.NodeRow, path))
         self._blobs = all_fetched(r.BlobRow, blobs)
         self._ledger = all_fetched(r.UsageRow, ledger)
         self._last = last
+        self._claimed_upto = claimed_upto
         self.unpacked_bytes = unpacked_bytes(self._blobs)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -53,6 +57,9 @@ class PrefetchedView:
     async def find_turn(self, session: r.SessionRow, turn_id: str) -> r.RevisionRow | None:
         return self._turn
 
+    async def may_be_claimed(self, session_key: int) -> bool:
+        return self._claimed_upto > 0
+
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         return self._blobs
 
@@ -62,7 +69,7 @@ class PrefetchedView:
     async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
         if self.head is None or leaf_key != self.head.leaf_key or last != self._last:
             raise NeedsTransaction("another path")
-        if not self._path and last != 0:
+        if last != 0 and (not self._path or self._path[0].node_key != leaf_key):
             raise NeedsTransaction("a leaf that is hidden or missing")
         return self._path
 
@@ -114,11 +121,31 @@ class PrefetchedLog:
         return self._events
 
 
+class PrefetchedWorkers:
+    """Prefetched rows of one page of the live workers. Any other read raises NeedsTransaction."""
+
+    def __init__(self, now_ms: int, found: Sequence[Sequence[object]], query: WorkersQuery) -> None:
+        self.now_ms = now_ms
+        self._query = query
+        self._workers = all_fetched(WorkerRow, found)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing(self, name)
+
+    async def list_workers(self, alive_at_ms: int, *, after: str, limit: int) -> list[WorkerRow]:
+        if alive_at_ms != self.now_ms or WorkersQuery(after, limit) != self._query:
+            raise NeedsTransaction("another page")
+        return self._workers
+
+
 async def prefetch(
-    runner: StatementRunner, query: PrefetchQuery, cache: RowCache
-) -> PrefetchedView | PrefetchedGroup | PrefetchedLog:
-    """Fetch the rows of a query."""
+    runner: StatementRunner, query: PrefetchQuery, cache: RowCache, *, test_ms: int | None
+) -> PrefetchedView | PrefetchedGroup | PrefetchedWorkers | PrefetchedLog:
+    """Fetch the rows of a query. `test_ms` is the time of a test's clock, None for the server's."""
     match query:
+        case WorkersQuery():
+            [(now_ms, workers)] = await runner.all("gather_workers", test_ms, query.after, query.limit)
+            return PrefetchedWorkers(now_ms, workers, query)
         case r.EventFilter():
             return await _log(runner, query, cache)
         case GroupQuery():
@@ -144,22 +171,50 @@ async def _log(runner: StatementRunner, query: r.EventFilter, cache: RowCache) -
 
 async def _view(runner: StatementRunner, query: ViewQuery, cache: RowCache) -> PrefetchedView:
     try:
-        last = LARGEST_INTEGER if query.last is None else query.last
-        asked = query.session_id, last, columns.PAGE_BYTES, query.turn_id, PATH_NODES
-        [view, *path] = await runner.all("gather_view", *asked)
+        found = await runner.all(*_asked(query))
     except DriverFailure as failure:
         if state_of(failure.cause) in DAMAGED_TEXT:
             raise NeedsTransaction("refs that do not decode") from failure.cause
         raise
-    if view[VIEW_COLUMNS]:
-        raise NeedsTransaction("a path that is too large for one statement, or damaged")
-    first = VIEW_COLUMNS + 1
-    prefetched = PrefetchedView(view[:VIEW_COLUMNS], [node[first:] for node in path], query.last)
+    view, *path = found
+    if len(path) > PATH_NODES:
+        raise NeedsTransaction("a path that is too large for one statement")
+    claimed_upto = view[-1] if query.with_claims else None
+    prefetched = PrefetchedView(view[:VIEW_COLUMNS], _with_parents(path), query.last, claimed_upto=claimed_upto or 0)
     await runner.before_unpacking(prefetched.unpacked_bytes)
     if prefetched.session is not None:
         cache.learn_head(prefetched.session, prefetched.head)
     return prefetched
 
 
-def _node_key(row: r.NodeRow) -> int:
-    return row.node_key
+def _asked(query: ViewQuery) -> tuple[Any, ...]:
+    """Return the statement of a view and its arguments. Without a path, and with its leaf alone, it has fewer parts."""
+    claims = "claims+" if query.with_claims else ""
+    match query.last:
+        case 0:
+            return f"gather_view+{claims}", query.session_id, query.turn_id
+        case 1:
+            return f"gather_view+leaf+{claims}", query.session_id, query.turn_id
+        case last:
+            most = PATH_NODES + 1 if last is None else min(last, PATH_NODES + 1)
+            return f"gather_view+path+{claims}", query.session_id, query.turn_id, most, columns.PAGE_BYTES
+
+
+def _with_parents(path: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Return the nodes of a path from the leaf back. A parent's id is that of the next node, unless it was fetched."""
+    # A parent has a smaller key than its child.
+    rows: list[Sequence[Any]] = []
+    key: object = None
+    id: object = None
+    for node in sorted(path, key=_node_key):
+        values = node[VIEW_COLUMNS:-2]
+        parent_id = id if values[PARENT_KEY] == key and key is not None else node[-2]
+        rows.append((*values, parent_id))
+        key, id = values[NODE_KEY], values[NODE_ID]
+    rows.reverse()
+    return rows
+
+
+def _node_key(row: Sequence[Any]) -> int:
+    key: int = row[VIEW_COLUMNS]
+    return key

@@ -623,7 +623,7 @@ BEGIN
         END
     WHERE claimed.session_key = p_session_key
         AND claimed.settled_state IS NULL
-        -- The range is an index condition in any case. The list may become a filter, if statistics say so.
+        -- The range is an index condition in any case. The list may become a filter, depending on statistics.
         AND claimed.enqueue_seq BETWEEN v_from_seq AND v_to_seq
         AND claimed.enqueue_seq = ANY(v_seqs)
         -- part: by_family

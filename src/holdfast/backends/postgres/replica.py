@@ -163,12 +163,12 @@ class ReachedConnections:
             if self._following is not None and standing.timeline > self._position.timeline:
                 # A promoted server gives the numbers of the primary's later transactions to others.
                 await self._following.require(standing.timeline)
-            is_unknown = self._following is None and standing.denies(self._position)
+            is_unknown = self._following is None and standing.lacks(self._position)
             if is_unknown:
-                # A transaction that ended during the check held no lock any more, and its end was not seen yet: check
+                # A transaction that ended during the check no longer held a lock, and its end was not seen yet: check
                 # again.
                 standing = await self._look(runner)
-                is_unknown = standing.denies(self._position)
+                is_unknown = standing.lacks(self._position)
         except BaseException:
             await self._connections.discard(connection)
             raise
@@ -238,7 +238,7 @@ class FreshReads:
         return await _until(partial(self._retried, call), freshness, deadline_s)
 
     def _may_ask(self, freshness: Freshness) -> bool:
-        """Return whether to ask the replica. While it is away, one read at a time probes whether it is back."""
+        """Return whether to ask the replica. While it is down, one read at a time probes whether it is back."""
         now_s = time.monotonic()
         if not freshness.fall_back:
             return True
@@ -249,14 +249,14 @@ class FreshReads:
         return True
 
     async def look(self) -> None:
-        """Check the replica once. Refuse a URL of another database, but accept a server that is away."""
+        """Check the replica once. Refuse a URL of another database, but accept a server that is down."""
         if self._replica is not None:
             try:
                 await self._on_replica(partial(self._once, self._replica, _nothing, None))
             except NotReached:
                 pass
             except Unavailable as error:
-                log_event("replica", WARNING, "the replica is away (%(error_class)s)", error_class=type(error).__name__)
+                log_event("replica", WARNING, "the replica is down (%(error_class)s)", error_class=type(error).__name__)
 
     async def _once(
         self,

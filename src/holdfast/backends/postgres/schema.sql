@@ -1,4 +1,4 @@
--- The schema of a PostgreSQL store, version 1. Columns stand in the order of the fields in holdfast/rows.py.
+-- The schema of a PostgreSQL store, version 1. Columns are in the order of the fields in holdfast/rows.py.
 -- This file makes a new schema; the files in migrations/ bring an older one to the same state, which a test checks.
 --
 -- Keys of a session's rows begin with its family, keys of a process's rows with the process. Text is compared by code

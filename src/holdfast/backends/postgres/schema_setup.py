@@ -143,7 +143,7 @@ async def _found_version(runner: StatementRunner, schema: str) -> tuple[int, Dis
         return 0, Distribution.NONE
     found = await runner.all("find_layout") if settings else []
     if not found:
-        raise Incompatible(f"the schema {schema!r} belongs to another program: give Holdfast a schema of its own")
+        raise Incompatible(f"the schema {schema!r} belongs to another program: give Holdfast its own schema")
     [(version, distribution)] = found
     if version > SCHEMA_VERSION:
         raise SchemaTooNew(version, SCHEMA_VERSION)

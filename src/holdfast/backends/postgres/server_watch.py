@@ -46,7 +46,7 @@ class ServerWatch:
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self._last: Origin | None = None
-        self._told: set[Values] = set()
+        self._logged: set[Values] = set()
         self._newest: tuple[int, Witness] | None = None
         self._held: tuple[int, Witness] | None = None
         self.question: Witness | None = None
@@ -92,14 +92,14 @@ class ServerWatch:
         self._last = origin
         if last is None:
             return False
-        self._tell(origin, last)
+        self._log_change(origin, last)
         self._changed()
         return True
 
-    def _tell(self, origin: Origin, last: Origin) -> None:
+    def _log_change(self, origin: Origin, last: Origin) -> None:
         # A pooler may spread calls over several servers: one warning for each.
-        level = DEBUG if origin[:3] in self._told else WARNING
-        self._told |= {origin[:3], last[:3]}
+        level = DEBUG if origin[:3] in self._logged else WARNING
+        self._logged |= {origin[:3], last[:3]}
         if origin[1:3] != last[1:3]:
             log_event("server", level, "another database answers: it was restored, or the address leads elsewhere")
         elif origin.flushed is not None and last.flushed is not None and origin.flushed < last.flushed:

@@ -87,7 +87,7 @@ class SharedTrips:
         finally:
             self._alone -= 1
             held.discard(call.key)
-            self._go_on()
+            self._send_waiting()
 
     async def call(self, call: SharedCall, begin: Callable[[], None]) -> Values | None:
         """Make a call in a shared trip. Return its row once that is durable, or None: make the call alone.
@@ -152,9 +152,9 @@ class SharedTrips:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._go_on()
+        self._send_waiting()
 
-    def _go_on(self) -> None:
+    def _send_waiting(self) -> None:
         if any(self._waiting.values()):
             self._send_soon()
 
@@ -229,7 +229,7 @@ def _answer(calls: Sequence[Waiting], rows: Sequence[Values | DurabilityUncertai
 async def _give_back(
     runner: StatementRunner, calls: Sequence[Waiting], rows: Sequence[Values | DurabilityUncertain]
 ) -> None:
-    """Give back what was claimed for callers that were cancelled meanwhile, which no caller knows of."""
+    """Give back claims of callers that were cancelled meanwhile: no caller holds them."""
     for call, row in zip(calls, rows, strict=True):
         if call.answer.cancelled() and call.call.claims_with is not None and not isinstance(row, DurabilityUncertain):
             verdict, session_key = CLAIMED[call.call.name]

@@ -193,7 +193,7 @@ class SingleTrip(RunFunctions, TurnFunctions):
         return None if answer is None else answer.head
 
     async def add_nodes(self, params: NodesParams) -> TurnVerdict | None:
-        """Add nodes beside the path, in one call."""
+        """Add nodes outside the path, in one call."""
         if not fits(params.rows):
             raise NeedsTransaction("nodes that exceed one call")
         return await super().add_nodes(params)

@@ -415,7 +415,7 @@ BEGIN
 END;
 $$;
 
--- Adds nodes beside the path (rules.heads.plan_nodes), after the session's last node. Rows of the call are numbered from 1;
+-- Adds nodes outside the path (rules.heads.plan_nodes), after the session's last node. Rows of the call are numbered from 1;
 -- a parent above 0 is one of them, one below 0 an anchor, the id of a stored node. p_head_revision is NULL unless a node
 -- follows the head's leaf.
 -- Verdicts: added (with the session's revision and its new number of nodes); moved and absent as in show_head; declined

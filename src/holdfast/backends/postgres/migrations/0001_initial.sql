@@ -155,7 +155,7 @@ WHERE settled_state IS NULL AND available_at_ms > 0;
 CREATE INDEX batches_settled ON {schema}.batches (settled_at_ms, enqueue_seq) WHERE settled_state IS NOT NULL;
 CREATE INDEX batches_dead ON {schema}.batches (enqueue_seq) WHERE settled_state = 'dead';
 
--- One row for each session with unsettled work: what a claim of any session's work looks at.
+-- One row for each session with unsettled work: a claim of any session's work reads these.
 CREATE TABLE {schema}.ready (
     session_key bigint NOT NULL,
     family bigint NOT NULL,

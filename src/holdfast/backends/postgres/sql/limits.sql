@@ -1,6 +1,6 @@
 -- Limits of kinds, slots of claims, and keys that sessions wait for.
 
--- Waits for all claims that are being made, and lets others wait: a claim locks a ready row before it looks for limits.
+-- Waits for all claims in progress, and blocks new ones: a claim locks a ready row before it looks for limits.
 -- name: exclude_claims
 LOCK TABLE {schema}.ready IN EXCLUSIVE MODE
 

@@ -86,7 +86,7 @@ SELECT
 FROM path
 ORDER BY path.depth
 
--- name: read_nodes_up
+-- name: read_nodes
 SELECT
     node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
     revision, parent_id
@@ -94,7 +94,11 @@ FROM (
     SELECT
         *,
         sum(octet_length(payload) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY node_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+            ORDER BY node_key
+            -- part: down
+            DESC
+            -- end part
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
         SELECT
@@ -110,13 +114,19 @@ FROM (
             AND node.mark = 0
             AND ($5::text IS NULL OR node.kind = $5::text)
         ORDER BY node.node_key
+        -- part: down
+        DESC
+        -- end part
         LIMIT $6::bigint
     ) AS page
 ) AS measured
 WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY node_key
+-- part: down
+DESC
+-- end part
 
--- name: read_nodes_down
+-- name: read_nodes_by_id
 SELECT
     node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
     revision, parent_id
@@ -124,37 +134,11 @@ FROM (
     SELECT
         *,
         sum(octet_length(payload) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY node_key DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-            node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision, parent.node_id AS parent_id
-        FROM {schema}.nodes AS node
-        LEFT JOIN {schema}.nodes AS parent
-            ON parent.family = $1::bigint
-                AND parent.node_key = node.parent_key
-        WHERE node.family = $1::bigint
-            AND node.node_key BETWEEN $2::bigint AND $3::bigint
-            AND node.epoch = $4::bigint
-            AND node.mark = 0
-            AND ($5::text IS NULL OR node.kind = $5::text)
-        ORDER BY node.node_key DESC
-        LIMIT $6::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $7::bigint
-ORDER BY node_key DESC
-
--- name: read_nodes_by_id_up
-SELECT
-    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
-    revision, parent_id
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payload) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY node_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+            ORDER BY node_id
+            -- part: down
+            DESC
+            -- end part
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
         SELECT
@@ -173,44 +157,17 @@ FROM (
             AND node.mark = 0
             AND ($7::text IS NULL OR node.kind = $7::text)
         ORDER BY node.node_id
+        -- part: down
+        DESC
+        -- end part
         LIMIT $8::bigint
     ) AS page
 ) AS measured
 WHERE coalesce(bytes_before, 0) < $9::bigint
 ORDER BY node_id
-
--- name: read_nodes_by_id_down
-SELECT
-    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
-    revision, parent_id
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payload) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY node_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-            node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision, parent.node_id AS parent_id
-        FROM {schema}.nodes AS node
-        LEFT JOIN {schema}.nodes AS parent
-            ON parent.family = $1::bigint
-                AND parent.node_key = node.parent_key
-        WHERE node.family = $1::bigint
-            AND node.session_key = $2::bigint
-            AND node.epoch = $3::bigint
-            AND node.node_id >= $5::text
-            AND ($6::text IS NULL OR node.node_id < $6::text)
-            AND node.node_key <= $4::bigint
-            AND node.mark = 0
-            AND ($7::text IS NULL OR node.kind = $7::text)
-        ORDER BY node.node_id DESC
-        LIMIT $8::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $9::bigint
-ORDER BY node_id DESC
+-- part: down
+DESC
+-- end part
 
 -- name: count_nodes
 SELECT count(*)

@@ -43,6 +43,23 @@ SELECT
     )
 FROM (SELECT DISTINCT family, session_key FROM given_back) AS queue
 
+-- Returns the time, and a page of the workers that are alive then.
+-- name: gather_workers
+SELECT
+    clock.now_ms,
+    ARRAY(
+        SELECT ROW(worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report)
+        FROM {schema}.workers
+        WHERE worker_id > $2::text
+            AND expires_at_ms > clock.now_ms
+        ORDER BY worker_id
+        LIMIT $3::bigint
+    )
+FROM (
+    SELECT coalesce($1::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    OFFSET 0
+) AS clock
+
 -- Returns a process and a page of its log.
 -- name: gather_events
 SELECT
@@ -181,116 +198,78 @@ head AS MATERIALIZED (
         LIMIT 1
     ) AS revision
 ),
+-- part: path
+-- The path in runs of keys, from the leaf back. In a run, each node follows the node with the key before its own, so that
+-- a conversation that never branched is one run.
+runs AS (
+    SELECT
+        head.family,
+        head.leaf_key AS last_key,
+        coalesce(start.node_key, head.leaf_key - $3::bigint + 1) AS first_key,
+        start.parent_key,
+        start.mark,
+        head.leaf_key - coalesce(start.node_key, head.leaf_key - $3::bigint + 1) + 1 AS depth
+    FROM head
+    LEFT JOIN LATERAL (
+        SELECT
+            node.node_key, node.parent_key, node.mark
+        FROM {schema}.nodes AS node
+        -- The order fits only the primary key, whatever is known about the table.
+        WHERE node.family = head.family
+            AND node.node_key <= head.leaf_key
+            AND node.node_key > head.leaf_key - $3::bigint
+            AND (node.mark <> 0 OR node.parent_key IS DISTINCT FROM node.node_key - 1)
+        ORDER BY node.node_key DESC
+        LIMIT 1
+    ) AS start ON true
+    WHERE head.leaf_key IS NOT NULL
+    UNION ALL
+    SELECT
+        run.family,
+        run.parent_key,
+        coalesce(start.node_key, run.parent_key - $3::bigint + run.depth + 1),
+        start.parent_key,
+        start.mark,
+        run.depth + run.parent_key - coalesce(start.node_key, run.parent_key - $3::bigint + run.depth + 1) + 1
+    FROM runs AS run
+    LEFT JOIN LATERAL (
+        SELECT
+            node.node_key, node.parent_key, node.mark
+        FROM {schema}.nodes AS node
+        WHERE node.family = run.family
+            AND node.node_key <= run.parent_key
+            AND node.node_key > run.parent_key - $3::bigint + run.depth
+            AND (node.mark <> 0 OR node.parent_key IS DISTINCT FROM node.node_key - 1)
+        ORDER BY node.node_key DESC
+        LIMIT 1
+    ) AS start ON true
+    -- A hidden node ends the path. A parent is older than its child, so that a damaged row cannot cause an endless loop.
+    WHERE run.mark = 0
+        AND run.parent_key < run.first_key
+        AND run.depth < $3::bigint
+),
+-- Summed before any payload is read: a running sum over the path's rows took as long as reading them.
+size AS MATERIALIZED (
+    SELECT sum(octet_length(node.payload) + coalesce(octet_length(node.caused_by), 0)) AS bytes
+    FROM runs
+    CROSS JOIN LATERAL (
+        SELECT
+            payload, caused_by
+        FROM {schema}.nodes
+        WHERE family = runs.family
+            AND node_key >= runs.first_key
+            AND node_key <= runs.last_key
+            AND mark = 0
+        ORDER BY node_key DESC
+        OFFSET 0
+    ) AS node
+),
+-- end part
 listed AS MATERIALIZED (
     SELECT
         head.family, ref.hash
     FROM head
     CROSS JOIN jsonb_array_elements_text(convert_from(head.refs, 'UTF8')::jsonb) AS ref (hash)
-),
-turning AS MATERIALIZED (
-    -- The newest node that does not follow the node with the key before its own.
-    SELECT
-        max(node.node_key) FILTER (
-            WHERE node.mark <> 0 OR node.parent_key IS DISTINCT FROM node.node_key - 1
-        ) AS node_key
-    FROM head
-    CROSS JOIN LATERAL (
-        SELECT
-            recent.node_key, recent.parent_key, recent.mark
-        FROM {schema}.nodes AS recent
-        -- The order fits only the primary key, whatever is known about the table.
-        WHERE recent.family = head.family
-            AND recent.node_key <= head.leaf_key
-            AND recent.node_key > head.leaf_key - least($2::bigint, $5::bigint + 1)
-        ORDER BY recent.node_key DESC
-        OFFSET 0
-    ) AS node
-),
-run AS MATERIALIZED (
-    -- The end of the path, from there on: a range of keys, and the whole path of a conversation that never branched.
-    SELECT
-        count(*) AS depth,
-        min(node.node_key) AS first_key,
-        coalesce(sum(node.bytes), 0)::bigint AS bytes,
-        -- Otherwise a node is lost.
-        count(*) = coalesce(max(node.node_key) - min(node.node_key) + 1, 0) AS is_whole
-    FROM head
-    CROSS JOIN turning
-    CROSS JOIN LATERAL (
-        SELECT
-            recent.node_key,
-            octet_length(recent.payload)::bigint + coalesce(octet_length(recent.caused_by), 0) AS bytes
-        FROM {schema}.nodes AS recent
-        WHERE recent.family = head.family
-            AND recent.node_key <= head.leaf_key
-            AND recent.node_key > head.leaf_key - least($2::bigint, $5::bigint + 1)
-            AND recent.node_key >= coalesce(turning.node_key, 0)
-            AND recent.mark = 0
-        ORDER BY recent.node_key DESC
-        OFFSET 0
-    ) AS node
-),
-path AS (
-    -- The rest of the path, node by node.
-    SELECT
-        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
-        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-        run.depth + 1 AS depth,
-        run.bytes + octet_length(node.payload) + coalesce(octet_length(node.caused_by), 0) AS bytes
-    FROM run
-    CROSS JOIN head
-    CROSS JOIN LATERAL (
-        SELECT oldest.parent_key
-        FROM {schema}.nodes AS oldest
-        WHERE oldest.family = head.family
-            AND oldest.node_key = run.first_key
-        LIMIT 1
-    ) AS child
-    CROSS JOIN LATERAL (
-        SELECT
-            before.family, before.node_key, before.session_key, before.epoch, before.node_id, before.parent_key,
-            before.kind, before.frame_id, before.caused_by, before.created_at_ms, before.payload, before.mark,
-            before.revision
-        FROM {schema}.nodes AS before
-        WHERE before.family = head.family
-            AND before.node_key = child.parent_key
-        LIMIT 1
-    ) AS node
-    WHERE child.parent_key < run.first_key
-        AND node.mark = 0
-        AND run.depth < $2::bigint
-        -- A very large path is read in a transaction.
-        AND run.bytes <= $3::bigint
-        AND run.depth <= $5::bigint
-    UNION ALL
-    SELECT
-        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
-        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-        path.depth + 1,
-        path.bytes + octet_length(node.payload) + coalesce(octet_length(node.caused_by), 0)
-    FROM path
-    CROSS JOIN LATERAL (
-        SELECT
-            parent.family, parent.node_key, parent.session_key, parent.epoch, parent.node_id, parent.parent_key,
-            parent.kind, parent.frame_id, parent.caused_by, parent.created_at_ms, parent.payload, parent.mark,
-            parent.revision
-        FROM {schema}.nodes AS parent
-        WHERE parent.family = path.family
-            AND parent.node_key = path.parent_key
-        LIMIT 1
-    ) AS node
-    WHERE path.parent_key < path.node_key
-        AND node.mark = 0
-        AND path.depth < $2::bigint
-        AND path.bytes <= $3::bigint
-        AND path.depth <= $5::bigint
-),
-verdict AS MATERIALIZED (
-    SELECT
-        NOT run.is_whole
-        OR greatest(run.bytes, (SELECT max(bytes) FROM path)) > $3::bigint
-        OR greatest(run.depth, (SELECT max(depth) FROM path)) > $5::bigint AS needs_more
-    FROM run
 )
 SELECT
     ARRAY(
@@ -319,7 +298,7 @@ SELECT
                 checkpoint_ref, refs, body, committed_at_ms
             FROM {schema}.revisions
             WHERE session_key = session.session_key
-                AND turn_id = $4::text
+                AND turn_id = $2::text
             LIMIT 1
         ) AS turn
     ),
@@ -366,47 +345,78 @@ SELECT
             OFFSET 0
         ) AS counter
     ),
-    (SELECT needs_more FROM verdict),
     NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint, NULL::text, NULL::text, NULL::bytea, NULL::bigint,
-    NULL::bytea, NULL::bigint, NULL::bigint, NULL::text
+    NULL::bytea, NULL::bigint, NULL::bigint, NULL::text,
+    -- part: claims
+    (
+        SELECT queue.claimed_upto
+        FROM session
+        CROSS JOIN LATERAL (
+            SELECT claimed_upto
+            FROM {schema}.ready
+            WHERE family = session.family
+                AND session_key = session.session_key
+            LIMIT 1
+        ) AS queue
+    ) +
+    -- end part
+    0::bigint
+-- part: leaf
 UNION ALL
 SELECT
-    NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL, NULL, NULL,
+    leaf.node_key, leaf.session_key, leaf.epoch, leaf.node_id, leaf.parent_key, leaf.kind, leaf.frame_id, leaf.caused_by,
+    leaf.created_at_ms, leaf.payload, leaf.mark, leaf.revision,
+    (
+        SELECT parent.node_id
+        FROM {schema}.nodes AS parent
+        WHERE parent.family = leaf.family
+            AND parent.node_key = leaf.parent_key
+    ),
+    0
+FROM head
+CROSS JOIN LATERAL (
+    SELECT
+        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
+        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision
+    FROM {schema}.nodes AS node
+    WHERE node.family = head.family
+        AND node.node_key = head.leaf_key
+    LIMIT 1
+) AS leaf
+WHERE leaf.mark = 0
+-- end part
+-- part: path
+UNION ALL
+SELECT
+    NULL, NULL, NULL, NULL, NULL,
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id, node.caused_by,
     node.created_at_ms, node.payload, node.mark, node.revision,
-    -- The next node of the path is the parent. The last node's parent may be hidden or beyond the limit.
-    coalesce(
-        lead(node.node_id) OVER (ORDER BY node.node_key DESC),
-        (
-            SELECT parent.node_id
-            FROM {schema}.nodes AS parent
-            WHERE parent.family = node.family
-                AND parent.node_key = node.parent_key
-        )
-    )
-FROM (
+    -- In a run, the next row is the parent. That of the last row may be hidden, beyond the limit or missing.
+    CASE
+        WHEN node.node_key <= runs.first_key + CASE WHEN runs.mark <> 0 THEN 1 ELSE 0 END
+            THEN (
+                SELECT parent.node_id
+                FROM {schema}.nodes AS parent
+                WHERE parent.family = node.family
+                    AND parent.node_key = node.parent_key
+            )
+    END,
+    0
+FROM size
+CROSS JOIN runs
+CROSS JOIN LATERAL (
     SELECT
-        own.family, own.node_key, own.session_key, own.epoch, own.node_id, own.parent_key, own.kind, own.frame_id,
-        own.caused_by, own.created_at_ms, own.payload, own.mark, own.revision
-    FROM head
-    CROSS JOIN run
-    CROSS JOIN LATERAL (
-        SELECT
-            recent.family, recent.node_key, recent.session_key, recent.epoch, recent.node_id, recent.parent_key,
-            recent.kind, recent.frame_id, recent.caused_by, recent.created_at_ms, recent.payload, recent.mark,
-            recent.revision
-        FROM {schema}.nodes AS recent
-        WHERE recent.family = head.family
-            AND recent.node_key >= run.first_key
-            AND recent.node_key <= head.leaf_key
-        ORDER BY recent.node_key DESC
-        OFFSET 0
-    ) AS own
-    WHERE NOT (SELECT needs_more FROM verdict)
-    UNION ALL
-    SELECT
-        path.family, path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind,
-        path.frame_id, path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision
-    FROM path
-    WHERE NOT (SELECT needs_more FROM verdict)
+        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
+        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision
+    FROM {schema}.nodes AS node
+    WHERE node.family = runs.family
+        AND node.node_key >= runs.first_key
+        AND node.node_key <= runs.last_key
+        AND node.mark = 0
+    ORDER BY node.node_key DESC
+    OFFSET 0
 ) AS node
+-- A path that is too large is not fetched here, but read in a transaction.
+WHERE size.bytes <= $4::bigint
+-- end part

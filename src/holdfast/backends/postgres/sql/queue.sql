@@ -79,6 +79,25 @@ WHERE queue.session_key > $2::bigint
 ORDER BY session.session_key
 LIMIT $3::bigint
 
+-- name: oldest_ready
+SELECT
+    session.session_id, waiting.since_ms
+FROM (
+    SELECT family, session_key, min(greatest(available_at_ms, enqueued_at_ms, retry_at_ms)) AS since_ms
+    FROM {schema}.batches
+    WHERE settled_state IS NULL
+        AND available_at_ms <= $1::bigint
+        AND retry_at_ms <= $1::bigint
+        AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $1::bigint)
+    GROUP BY family, session_key
+    ORDER BY since_ms, session_key
+    LIMIT $2::bigint
+) AS waiting
+JOIN {schema}.sessions AS session
+    ON session.family = waiting.family
+        AND session.session_key = waiting.session_key
+ORDER BY waiting.since_ms, waiting.session_key
+
 -- name: obstacles
 SELECT
     coalesce(bool_or(other.is_live), false),
@@ -101,6 +120,13 @@ LEFT JOIN LATERAL (
     ON true
 WHERE queue.family = $1::bigint
     AND queue.session_key = $2::bigint
+
+-- name: may_be_claimed
+SELECT 1
+FROM {schema}.ready
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND claimed_upto > 0
 
 -- name: find_batches
 SELECT

@@ -46,6 +46,13 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $3::bigint
 ORDER BY name
 
+-- name: failed_schedules
+SELECT name
+FROM {schema}.schedules
+WHERE failure IS NOT NULL
+ORDER BY name
+LIMIT $1::bigint
+
 -- name: insert_schedule
 INSERT INTO {schema}.schedules (
     name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body

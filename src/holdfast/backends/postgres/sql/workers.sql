@@ -35,6 +35,34 @@ WHERE worker_id > $2::text
 ORDER BY worker_id
 LIMIT $3::bigint
 
+-- name: expired_workers
+SELECT worker_id
+FROM {schema}.workers
+WHERE worker_id = ANY($1::text[])
+    AND expires_at_ms <= $2::bigint
+ORDER BY worker_id
+
+-- name: claim_holders
+SELECT DISTINCT bearer.claim_owner
+FROM {schema}.ready AS queue
+JOIN {schema}.batches AS bearer
+    ON bearer.family = queue.family
+        AND bearer.session_key = queue.session_key
+WHERE bearer.settled_state IS NULL
+    AND bearer.enqueue_seq <= queue.claimed_upto
+    AND bearer.claim_owner > $2::text
+    AND bearer.claim_expires_at_ms > $1::bigint
+ORDER BY bearer.claim_owner
+LIMIT $3::bigint
+
+-- name: lease_holders
+SELECT DISTINCT owner_id
+FROM {schema}.leases
+WHERE owner_id > $2::text
+    AND expires_at_ms > $1::bigint
+ORDER BY owner_id
+LIMIT $3::bigint
+
 -- name: claims_of_owner
 SELECT
     bearer.session_key, bearer.batch_id

@@ -40,7 +40,7 @@ class Commits(Graph, Queue, TurnFunctions):
         return None
 
     async def known_head(self, session_id: str) -> Head | None:
-        """Return None: in a transaction the rule decides about nodes beside the path."""
+        """Return None: in a transaction the rule decides about nodes outside the path."""
         return None
 
     def _wrote(self, row: Head | r.ProcessRow) -> None:
@@ -130,7 +130,7 @@ class Commits(Graph, Queue, TurnFunctions):
         if verdict == "absent":
             raise Corrupt("sessions", str(session.session_key), "the head is missing")
         if verdict != "committed":
-            # A row outside the session was changed since the facts were read: the rule must judge the turn anew.
+            # A row outside the session was changed since the facts were read: the rule must judge the turn again.
             raise DriverFailure(asyncpg.SerializationError(f"{verdict}: {detail}"))
         self.seen.heads.append((session, revision))
 

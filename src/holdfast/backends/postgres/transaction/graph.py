@@ -56,7 +56,7 @@ class Graph(Base):
             if left <= 0 or first_key > last_key:
                 continue
             family = await self._family(segment.session_key)
-            name = "read_nodes_down" if descending else "read_nodes_up"
+            name = "read_nodes" if descending else "read_nodes+"
             page = await self._all(r.NodeRow, name, family, first_key, last_key, segment.epoch, kind, left, room)
             found += page
             left -= len(page)
@@ -74,7 +74,7 @@ class Graph(Base):
     ) -> list[r.NodeRow]:
         family = await self._family(segment.session_key)
         place = (segment.session_key, segment.epoch, segment.last_key)
-        name = "read_nodes_by_id_down" if descending else "read_nodes_by_id_up"
+        name = "read_nodes_by_id" if descending else "read_nodes_by_id+"
         return await self._all(r.NodeRow, name, family, *place, first, before, kind, limit, columns.PAGE_BYTES)
 
     async def count_nodes(self, epoch: int, first_key: int, last_key: int) -> int:

@@ -58,10 +58,16 @@ class Queue(Leases, Limits):
             (key, session_id) for key, session_id in await self._values("sessions_with_ready", now_ms, after, limit)
         ]
 
+    async def oldest_ready(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
+        return [(session_id, since_ms) for session_id, since_ms in await self._values("oldest_ready", now_ms, limit)]
+
     async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
         family = await self._family(session_key)
         [found] = await self._values("obstacles", family, session_key, claim_id, now_ms)
         return Obstacles(*map(bool, found))
+
+    async def may_be_claimed(self, session_key: int) -> bool:
+        return bool(await self._values("may_be_claimed", await self._family(session_key), session_key))
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
         place = (await self._family(session_key), session_key)

@@ -145,8 +145,8 @@ class QueueFunctions(LeaseFunctions):
             verdict, settled_at_ms, revision, self._runner.reached = found
             settlement = _settlement(verdict, settled_at_ms, revision)
             # In a call of its own, because the next work may be on another node.
-            goes_on = then is not None and settlement.verdict == "completed"
-            return settlement, await self.claim_any(then) if then is not None and goes_on else None
+            claims_next = then is not None and settlement.verdict == "completed"
+            return settlement, await self.claim_any(then) if then is not None and claims_next else None
         asks = (then.owner_id, _listed(then.kinds), then.most, int(then.exclusive), then.token_hash, then.ttl_ms)
         bindings = (*settles, *asks, self.is_retry, then.most_bytes)
         if len(proof.batch_ids) == 1 and _claims_one(then):

@@ -24,6 +24,9 @@ class Schedules(Base):
     async def list_schedules(self, *, after: str, limit: int) -> list[ScheduleRow]:
         return await self._all(ScheduleRow, "list_schedules", after, limit, columns.PAGE_BYTES)
 
+    async def failed_schedules(self, limit: int) -> list[str]:
+        return [name for (name,) in await self._values("failed_schedules", limit)]
+
     async def insert_schedule(self, row: ScheduleRow) -> None:
         await self._store("insert_schedule", row)
 

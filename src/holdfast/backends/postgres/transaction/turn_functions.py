@@ -154,7 +154,7 @@ class TurnFunctions(FunctionCalls):
         try:
             answer = run_verdict(columns[0], columns[1:])
         except Corrupt:
-            return RunVerdict("busy")  # put off: it is claimed. The event is in the log all the same.
+            return RunVerdict("busy")  # put off: it is claimed. The event is in the log anyway.
         if answer.process is not None:
             self._wrote(answer.process)
         return answer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.backends.postgres.transaction.base import Base
 from holdfast.worker_rows import WorkerRow
 
@@ -25,6 +27,14 @@ class Workers(Base):
 
     async def list_workers(self, alive_at_ms: int, *, after: str, limit: int) -> list[WorkerRow]:
         return await self._all(WorkerRow, "list_workers", alive_at_ms, after, limit)
+
+    async def expired_workers(self, worker_ids: Sequence[str], now_ms: int) -> list[str]:
+        return [id for (id,) in await self._values("expired_workers", list(worker_ids), now_ms)]
+
+    async def holders(self, now_ms: int, *, after: str, limit: int) -> list[str]:
+        names = "claim_holders", "lease_holders"
+        found = {owner for name in names for (owner,) in await self._values(name, now_ms, after, limit)}
+        return sorted(found)[:limit]
 
     async def claims_of_owner(self, owner_id: str, now_ms: int, limit: int) -> list[tuple[int, str]]:
         return [(key, batch_id) for key, batch_id in await self._values("claims_of_owner", owner_id, now_ms, limit)]
