@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "adapters" / "tested.md"
 HEAD = """# What the adapters are tested with
 
 `python3 tasks.py adapters` runs all of this and writes this page. The tests of a framework are fetched from its source
-distribution, in the version that `uv.lock` pins, and run with Holdfast in the place of the framework's own store.
+distribution, in the version that `uv.lock` pins, and run with Holdfast in place of the framework's own store.
 
 | framework | suite | store | passed | failed | skipped |
 |---|---|---|---|---|---|

@@ -97,7 +97,7 @@ def _pip() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    dropped = {"PYTHONPATH", "VIRTUAL_ENV", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"}
+    dropped = {"PYTHONPATH", "VIRTUAL_ENV"}
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 

@@ -10,7 +10,8 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
-import pkgutil
+import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -19,8 +20,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from holdfast import adapters
 
 FRAMEWORKS = {
     "langgraph": ("langgraph-checkpoint", "langgraph.checkpoint.base"),
@@ -51,10 +50,6 @@ def pytest_configure(config: pytest.Config) -> None:
     gone = missing()
     if gone and config.getoption("--all-frameworks"):
         raise pytest.UsageError(f"not installed: the frameworks of the adapters {', '.join(gone)}")
-    # Imported here, where coverage measures: the tests import them too late for it.
-    for module in pkgutil.walk_packages(adapters.__path__, "holdfast.adapters."):
-        if module.name.split(".")[2] not in gone:
-            importlib.import_module(module.name)
 
 
 def pytest_report_header() -> str:
@@ -154,6 +149,18 @@ def beside(name: str) -> ModuleType:
         sys.modules[whole] = module
         spec.loader.exec_module(module)
     return sys.modules[whole]
+
+
+@pytest.fixture
+def killed_import() -> Callable[..., None]:
+    """Run `holdfast import` in a process that is killed at a commit, and check that it was."""
+
+    def run(at: int, *arguments: str) -> None:
+        command = [sys.executable, str(Path(__file__).parent / "killed_import.py"), str(at), "import", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
+    return run
 
 
 @pytest.fixture

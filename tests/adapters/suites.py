@@ -59,7 +59,7 @@ def run(
     report = folder / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-p", "leave_out", "-p", plugin]
     command += ["-p", "no:cacheprovider", *options, *files]
-    dropped = ("COVERAGE_", "PYTEST_")
+    dropped = ("SLIPCOVER_", "PYTEST_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     done = subprocess.run(
         command,

@@ -211,14 +211,14 @@ def require_numbers(field: str, value: Any) -> None:
 
 def require_kinds(session_id: str, nodes: Sequence[holdfast.Node], family: str, known: Sequence[str]) -> None:
     """Refuse nodes that this adapter did not write, or whose form is newer than this adapter."""
-    for node in nodes:
-        if node.kind in known:
-            continue
-        if node.kind.startswith(f"{family}."):
-            raise holdfast.errors.Incompatible(
-                f"session {session_id!r} has a node of kind {node.kind!r}, written by a newer adapter; this one knows "
-                f"{', '.join(known)}: upgrade holdfast"
-            )
-        raise holdfast.InvalidRequest(
-            "session_id", f"session {session_id!r} has a node of kind {node.kind!r}, not of {family}: use another id"
+    if {node.kind for node in nodes}.issubset(known):
+        return
+    kind = next(node.kind for node in nodes if node.kind not in known)
+    if kind.startswith(f"{family}."):
+        raise holdfast.errors.Incompatible(
+            f"session {session_id!r} has a node of kind {kind!r}, written by a newer adapter; this one knows "
+            f"{', '.join(known)}: upgrade holdfast"
         )
+    raise holdfast.InvalidRequest(
+        "session_id", f"session {session_id!r} has a node of kind {kind!r}, not of {family}: use another id"
+    )

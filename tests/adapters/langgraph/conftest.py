@@ -1,4 +1,4 @@
-"""Leaves to the whole run: further seeds, and most tests on PostgreSQL, where the conformance suite always runs."""
+"""Leaves to the whole run: further seeds, and on PostgreSQL all tests but those of `ON_SERVER`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-ON_SERVER = ("test_conformance.py", "test_differential.py")
+ON_SERVER = ("test_conformance.py", "test_differential.py", "test_two_runs.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

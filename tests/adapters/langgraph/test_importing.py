@@ -133,6 +133,67 @@ def test_hostile_data_is_refused_and_the_other_threads_continue(
     assert not (tmp_path / "hostile").exists()
 
 
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("checkpoints", "checkpoint = 5"),
+        ("checkpoints", "checkpoint = NULL"),
+        ("checkpoints", "checkpoint_id = CAST('x' || checkpoint_id AS BLOB)"),
+        ("checkpoints", "parent_checkpoint_id = x'ff'"),
+        ("checkpoints", "metadata = 7"),
+        ("checkpoints", "type = CAST(x'ff' AS TEXT)"),
+        ("writes", "value = 1000000000000000"),
+        ("writes", "idx = 'first' || task_id || idx"),
+        ("writes", "channel = CAST(x'ff' AS TEXT)"),
+        ("writes", "task_path = x'ff'"),
+    ],
+    ids=str,
+)
+def test_damaged_rows_are_refused_and_the_other_threads_continue(path: Path, table: str, change: str) -> None:
+    with sqlite3.connect(path) as file:
+        file.execute(f"UPDATE {table} SET {change} WHERE thread_id = 'a' AND checkpoint_ns = ''")
+    file.close()
+    with holdfast.open_blocking("memory:") as store:
+        report = import_threads(store, path)
+        assert list(report.refused) == ["a"]
+        assert "from: checkpoint " in report.refused["a"]
+        assert "b" in report.threads
+
+
+def test_a_write_that_differs_is_refused_and_left_as_it_is(url: str, path: Path) -> None:
+    with holdfast.open_blocking(url) as store:
+        first = import_threads(store, path)
+        assert first.writes > 0
+        assert import_threads(store, path).writes == 0
+        with sqlite3.connect(path) as file:
+            file.execute(
+                "UPDATE writes SET value = x'c0', type = 'msgpack' WHERE thread_id = 'a' AND checkpoint_ns = ''"
+            )
+        file.close()
+        again = import_threads(store, path)
+        assert "with other content" in again.refused["a"]
+        assert (again.writes, list(again.refused)) == (0, ["a"])
+
+
+@pytest.mark.parametrize("at", [1, -1, 2, -3], ids=str)
+def test_an_import_that_is_killed_continues(
+    lasting_url: str, path: Path, killed_import: Callable[..., None], at: int
+) -> None:
+    with holdfast.open_blocking(lasting_url):
+        pass
+    killed_import(at, "langgraph", "--from", str(path), "--url", lasting_url)
+    with holdfast.open_blocking(lasting_url) as store, SqliteSaver.from_conn_string(str(path)) as theirs:
+        report = import_threads(store, path)
+        assert report.refused == {}
+        assert report.already_there == abs(at) - (at > 0)
+        again = import_threads(store, path)
+        assert (again.checkpoints, again.writes) == (0, 0)
+        ours = HoldfastSaver(store)
+        for name in ("a", "b"):
+            assert listed(ours, name) == listed(theirs, name)
+        assert store.maintenance.verify().findings == ()
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a database, not a database, not a database")
     sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE checkpoints (a)").connection.close()
@@ -153,7 +214,10 @@ def test_the_command_reports_what_it_did(tmp_path: Path, path: Path, capsys: pyt
     assert main(command) == 1
     assert "a: from: checkpoint" in capsys.readouterr().out
     assert main(["sessions", "show", "b", "--url", str(tmp_path / "agent.db")]) == 0
-    assert "step 1, loop" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "step -1, input\n" in shown
+    assert "step 0, loop: human: hi b\n" in shown
+    assert "step 1, loop: ai: answer 1\n" in shown
 
 
 def test_messages_are_readable_in_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""LangGraph's own runtime tests, with our saver in the place of its SQLite saver."""
+"""LangGraph's own runtime tests, with our saver in place of its SQLite saver."""
 
 from __future__ import annotations
 

@@ -454,6 +454,26 @@ def test_damage_is_reported_as_damage(url: str) -> None:
             value_of(saver, thread="t2")
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"format":1,"channel":"a","type":"msgpack"}\n\xc1',
+        b'{"format":1,"channel":"a","type":"msgpack"}\n\xa1\xff',
+        b'{"format":1,"channel":"a","type":"json"}\n{',
+        b'{"format":1,"channel":"\xff"}\n',
+        b"\xff",
+    ],
+    ids=repr,
+)
+def test_a_damaged_write_is_reported_as_damage(url: str, payload: bytes) -> None:
+    with holdfast.open_blocking(url) as store, HoldfastSaver(store) as saver:
+        put(saver, "1", a=1)
+        written = holdfast.Node("1!task!000000", parent="1", kind="langgraph.write", payload=payload)
+        store.sessions.handle("t1").add_nodes([written])
+        with pytest.raises(holdfast.Corrupt):
+            saver.get_tuple(THREAD)
+
+
 def test_a_session_that_is_not_a_thread_is_left_alone(url: str) -> None:
     with holdfast.open_blocking(url) as store, HoldfastSaver(store) as saver:
         store.sessions.create("t1").append("hi")

@@ -103,6 +103,19 @@ def test_a_batch_is_one_transaction_and_the_last_change_counts(url: str) -> None
         assert [store.get((name,), "k").value for name in "ab"] == [{"n": 2}, {"n": 3}]  # type: ignore[union-attr]
 
 
+def test_a_namespace_may_be_a_list(url: str) -> None:
+    place: Any = ["users", "ada"]
+    with HoldfastStore(url) as store:
+        store.put(place, "k", {"n": 1})
+        found = store.get(place, "k")
+        assert found is not None
+        assert (found.namespace, found.value) == (("users", "ada"), {"n": 1})
+        assert [item.namespace for item in store.search(place[:1])] == [("users", "ada")]
+        assert store.list_namespaces(prefix=place[:1]) == [("users", "ada")]
+        store.delete(place, "k")
+        assert store.search(place) == []
+
+
 def test_an_item_ends_with_its_time_unless_it_is_read(tmp_path: Path) -> None:
     clock = ManualClock()
     path = tmp_path / "agent.db"

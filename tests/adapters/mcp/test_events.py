@@ -95,7 +95,7 @@ def test_writers_at_once_get_an_id_each(url: str) -> None:
     run(url, body)
 
 
-@pytest.mark.parametrize("value", ["\ud800", 2**64, float("nan")], ids=["text", "integer", "nan"])
+@pytest.mark.parametrize("value", ["\ud800", 2**64, float("nan"), b"\xff"], ids=["text", "integer", "nan", "bytes"])
 def test_a_message_that_json_cannot_hold_is_refused(url: str, value: Any) -> None:
     async def body(events: HoldfastEventStore) -> None:
         bad = JSONRPCNotification(jsonrpc="2.0", method="m", params={"value": value})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,26 @@ def test_an_interrupted_import_continues(tmp_path: Path) -> None:
         assert len(session.messages()) == 1_500
 
 
+@pytest.mark.parametrize("at", [1, -1, 2, -2, 3], ids=str)
+def test_an_import_that_is_killed_continues_and_stores_nothing_twice(
+    tmp_path: Path, lasting_url: str, killed_import: Callable[..., None], at: int
+) -> None:
+    source = tmp_path / "sessions.db"
+    fill(source, "a", [user(number) for number in range(1_500)])
+    fill(source, "b", [user("hi")])
+    with holdfast.open_blocking(lasting_url):
+        pass
+    killed_import(at, "openai-agents", "--from", str(source), "--url", lasting_url)
+    with holdfast.open_blocking(lasting_url) as store:
+        report = import_sessions(store, source)
+        assert report.refused == {}
+        assert len(report.imported) + report.already_there == 2
+        assert import_sessions(store, source).already_there == 2
+        assert store.maintenance.verify().findings == ()
+    assert items_at(lasting_url, "a") == [user(number) for number in range(1_500)]
+    assert items_at(lasting_url, "b") == [user("hi")]
+
+
 def test_a_session_that_differs_is_refused_and_the_others_continue(tmp_path: Path) -> None:
     source = tmp_path / "sessions.db"
     fill(source, "a", [user("theirs")])
@@ -99,6 +120,47 @@ def test_rows_without_json_are_skipped_and_reported(tmp_path: Path) -> None:
     with holdfast.open_blocking("memory:") as store:
         report = import_sessions(store, source)
         assert (report.imported, report.skipped_rows) == (["a"], [2])
+
+
+@pytest.mark.parametrize(
+    ("change", "refused", "skipped"),
+    [
+        ("UPDATE agent_messages SET session_id = x'ff' WHERE session_id = 'a'", ["b'\\xff'"], 0),
+        ("UPDATE agent_messages SET session_id = CAST(x'ff' AS TEXT) WHERE session_id = 'a'", ["b'\\xff'"], 0),
+        ("UPDATE agent_messages SET message_data = CAST(x'22ff22' AS TEXT) WHERE session_id = 'a'", [], 1),
+        ("UPDATE agent_messages SET message_data = '{\"a\": NaN}' WHERE session_id = 'a'", ["a"], 0),
+        ("UPDATE agent_messages SET message_data = '\"\\ud800\"' WHERE session_id = 'a'", ["a"], 0),
+        ("UPDATE agent_messages SET created_at = CAST(x'ff' AS TEXT)", [], 0),
+    ],
+    ids=["id", "text of an id", "text", "nan", "surrogate", "time"],
+)
+def test_damaged_rows_are_refused_or_reported_and_the_others_continue(
+    tmp_path: Path, change: str, refused: list[str], skipped: int
+) -> None:
+    source = tmp_path / "sessions.db"
+    for name in ("a", "b"):
+        fill(source, name, [user("hi")])
+    with sqlite3.connect(source) as connection:
+        connection.execute(change)
+    connection.close()
+    with holdfast.open_blocking("memory:") as store:
+        report = import_sessions(store, source)
+        assert (list(report.refused), len(report.skipped_rows)) == (refused, skipped)
+        assert store.sessions.handle("b").messages() == [user("hi")]
+
+
+def test_damaged_pages_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    source = tmp_path / "sessions.db"
+    fill(source, "a", [user("word " * 50) for _ in range(200)])
+    with sqlite3.connect(source) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    data = source.read_bytes()
+    source.write_bytes(data[: len(data) // 2] + b"\xff" * (len(data) - len(data) // 2))
+    with holdfast.open_blocking("memory:") as store:
+        report = import_sessions(store, source)
+        assert "save the rest of a damaged file with the command `.recover`" in report.refused["a"]
+        assert store.sessions.handle("a").load() is None
 
 
 def test_branches_become_sessions(tmp_path: Path) -> None:

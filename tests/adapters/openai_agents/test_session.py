@@ -110,6 +110,35 @@ def test_a_value_that_json_cannot_hold_is_refused_and_nothing_is_stored(url: str
     run(url, body)
 
 
+@pytest.mark.parametrize(
+    ("items", "field"),
+    [
+        (user("one"), "items"),
+        ("text", "items"),
+        (None, "items"),
+        ([user("one"), "text"], "items[1]"),
+        ([None], "items[0]"),
+    ],
+    ids=["one item", "text", "none", "text as an item", "none as an item"],
+)
+def test_anything_but_a_list_of_items_is_refused_and_nothing_is_stored(url: str, items: Any, field: str) -> None:
+    async def body(session: HoldfastSession) -> None:
+        with pytest.raises(holdfast.InvalidRequest) as refused:
+            await session.add_items(items)
+        assert refused.value.field == field
+        assert await session.get_items() == []
+
+    run(url, body)
+
+
+def test_items_of_a_generator_are_stored(url: str) -> None:
+    async def body(session: HoldfastSession) -> None:
+        await session.add_items(user(text) for text in ("one", "two"))  # type: ignore[arg-type]
+        assert await session.get_items() == [user("one"), user("two")]
+
+    run(url, body)
+
+
 def test_an_oversized_item_is_refused_with_the_limit(url: str) -> None:
     async def whole() -> None:
         async with holdfast.open(url, limits=holdfast.Limits(document_bytes=1_000)) as store:

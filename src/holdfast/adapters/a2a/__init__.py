@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.extras import adapting
+from holdfast.extras import requiring
 
 if TYPE_CHECKING:
     from holdfast.adapters.a2a.tasks import HoldfastTaskStore as HoldfastTaskStore
@@ -16,6 +16,6 @@ __all__ = ["HoldfastTaskStore", "HoldfastVersionedTaskStore"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with adapting("a2a", framework="A2A"):
+    with requiring("a2a", purpose="the adapter for A2A"):
         from holdfast.adapters.a2a import tasks
     return getattr(tasks, name)

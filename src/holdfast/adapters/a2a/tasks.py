@@ -131,12 +131,8 @@ class _Tasks:
         return f"{self._owner(context)}/{_part(task_id)}"
 
 
-class HoldfastTaskStore(TaskStore):
-    """Tasks of A2A, each a session of Holdfast: `a2a/<owner>/<task>`. The last save wins, as A2A's interface has it.
-
-    `store` is the URL or path of a store, or a store that you opened with `await holdfast.open(url)`, to be closed by
-    you.
-    """
+class _TaskStore:
+    """The part that both kinds of stores share."""
 
     def __init__(self, store: Place = "memory:", *, owner_resolver: OwnerResolver = resolve_user_scope) -> None:
         self._tasks = _Tasks(store, owner_resolver)
@@ -144,15 +140,6 @@ class HoldfastTaskStore(TaskStore):
     async def aclose(self) -> None:
         """Stop using the store, and close it if this was the last user of its URL."""
         await self._tasks.aclose()
-
-    async def save(self, task: Task, context: ServerCallContext) -> None:
-        """Store a task, new or changed."""
-        await settled(self._tasks.write(task, context, None))
-
-    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Return a task of the caller, or None."""
-        stored = await self._tasks.read(task_id, context)
-        return None if stored is None else stored.task
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks, the newest first."""
@@ -163,19 +150,29 @@ class HoldfastTaskStore(TaskStore):
         await settled(self._tasks.drop(task_id, context))
 
 
-class HoldfastVersionedTaskStore(VersionedTaskStore):
-    """Tasks of A2A with versions: the commit refuses a stale one, as `ConcurrentTaskModificationError`.
+class HoldfastTaskStore(_TaskStore, TaskStore):
+    """Tasks of A2A, each a session of Holdfast: `a2a/<owner>/<task>`. The last save wins, as A2A's interface has it.
 
     `store` is the URL or path of a store, or a store that you opened with `await holdfast.open(url)`, to be closed by
     you.
     """
 
-    def __init__(self, store: Place = "memory:", *, owner_resolver: OwnerResolver = resolve_user_scope) -> None:
-        self._tasks = _Tasks(store, owner_resolver)
+    async def save(self, task: Task, context: ServerCallContext) -> None:
+        """Store a task, new or changed."""
+        await settled(self._tasks.write(task, context, None))
 
-    async def aclose(self) -> None:
-        """Stop using the store, and close it if this was the last user of its URL."""
-        await self._tasks.aclose()
+    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+        """Return a task of the caller, or None."""
+        stored = await self._tasks.read(task_id, context)
+        return None if stored is None else stored.task
+
+
+class HoldfastVersionedTaskStore(_TaskStore, VersionedTaskStore):
+    """Tasks of A2A with versions: the commit refuses a stale one, as `ConcurrentTaskModificationError`.
+
+    `store` is the URL or path of a store, or a store that you opened with `await holdfast.open(url)`, to be closed by
+    you.
+    """
 
     async def save(
         self,
@@ -208,14 +205,6 @@ class HoldfastVersionedTaskStore(VersionedTaskStore):
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
         """Return a task of the caller with its version, or None."""
         return await self._tasks.read(task_id, context)
-
-    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """Return a page of the caller's tasks, the newest first."""
-        return await self._tasks.page(params, context)
-
-    async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """Erase a task."""
-        await settled(self._tasks.drop(task_id, context))
 
 
 def _number_of(version: TaskVersion) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from holdfast.extras import adapting
+from holdfast.extras import requiring
 
 if TYPE_CHECKING:
     from holdfast.adapters.langgraph.saver import HoldfastSaver as HoldfastSaver
@@ -26,5 +26,5 @@ __all__ = ["HoldfastSaver", "HoldfastStore", "StrictSerializer", "ThreadConflict
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with adapting("langgraph", framework="LangGraph"):
+    with requiring("langgraph", purpose="the adapter for LangGraph"):
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

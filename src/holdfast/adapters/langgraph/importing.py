@@ -5,13 +5,11 @@ Checkpoints keep their ids, so that a second run continues where the first stopp
 
 from __future__ import annotations
 
-import sqlite3
-import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -21,7 +19,8 @@ from holdfast.adapters.langgraph.payloads import FORMAT, StoredWrite, Typed
 from holdfast.adapters.langgraph.ports import ThreadPort, finished
 from holdfast.adapters.langgraph.reads import read_group, with_values
 from holdfast.adapters.langgraph.threads import Threads
-from holdfast.adapters.langgraph.values import Draft, Place
+from holdfast.adapters.langgraph.values import Draft, Place, stored_channels
+from holdfast.adapters.source_file import SourceFile
 
 TABLES = ("checkpoints", "writes")
 
@@ -37,47 +36,26 @@ class ImportReport:
     refused: dict[str, str] = field(default_factory=dict[str, str])
 
 
-class SourceFile:
-    """A file of a SqliteSaver, opened for reading only."""
+class SaverFile(SourceFile):
+    """A file of a SqliteSaver."""
 
     def __init__(self, path: str | Path) -> None:
-        if not Path(path).is_file():
-            raise holdfast.InvalidRequest("from", f"there is no file {str(path)!r}")
-        name = urllib.parse.quote(str(Path(path).resolve()))
-        self._connection = sqlite3.connect(f"file:{name}?mode=ro", uri=True, isolation_level=None)
-        try:
-            # One snapshot for everything that is read.
-            self._connection.execute("BEGIN")
-            found = {str(row[0]) for row in self._connection.execute("SELECT name FROM sqlite_master")}
-        except sqlite3.DatabaseError as error:
-            self._connection.close()
-            raise holdfast.InvalidRequest("from", f"{str(path)!r} is not a SQLite database: {error}") from error
-        missing = [table for table in TABLES if table not in found]
-        if missing:
-            self._connection.close()
-            raise holdfast.InvalidRequest(
-                "from", f"{str(path)!r} has no table {missing[0]!r}, as a SqliteSaver makes it"
-            )
-        columns = self._connection.execute("SELECT name FROM pragma_table_info('writes')")
-        self._path_column = "task_path" if ("task_path",) in columns.fetchall() else "''"
+        super().__init__(path, TABLES, ", as a SqliteSaver makes it")
+        columns = self.rows("SELECT name FROM pragma_table_info('writes')")
+        self._path_column = "task_path" if ("task_path",) in columns else "''"
 
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
-
-    def places(self) -> Iterator[Place]:
-        """Yield the namespaces of all threads, a thread's own before those of its subgraphs."""
+    def places(self) -> list[tuple[object, object]]:
+        """Return the threads and their namespaces, a thread's own before those of its subgraphs."""
         statement = "SELECT DISTINCT thread_id, checkpoint_ns FROM checkpoints ORDER BY thread_id, checkpoint_ns"
-        for thread_id, namespace in self._connection.execute(statement).fetchall():
-            yield Place(str(thread_id), str(namespace))
+        return [(thread_id, namespace) for thread_id, namespace in self.rows(statement)]
 
-    def checkpoints(self, place: Place) -> Iterator[tuple[str, str | None, str, bytes, bytes]]:
+    def checkpoints(self, place: Place) -> Iterator[tuple[Any, ...]]:
         """Yield id, parent, format, checkpoint and metadata, the oldest first."""
         statement = (
             "SELECT checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints "
             "WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY checkpoint_id"
         )
-        yield from self._connection.execute(statement, place)
+        return self.rows(statement, *place)
 
     def writes(self, place: Place, checkpoint_id: str) -> list[StoredWrite]:
         """Return the writes on a checkpoint."""
@@ -85,17 +63,13 @@ class SourceFile:
             f"SELECT channel, type, value, {self._path_column}, task_id, idx FROM writes "  # noqa: S608 - of two texts
             "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? ORDER BY task_id, idx"
         )
-        rows = self._connection.execute(statement, (*place, checkpoint_id)).fetchall()
-        return [
-            StoredWrite(FORMAT, channel, kind or "null", bytes(value or b""), path, task, index)
-            for channel, kind, value, path, task, index in rows
-        ]
+        return [_write(checkpoint_id, row) for row in self.rows(statement, *place, checkpoint_id)]
 
 
 def import_threads(store: holdfast.BlockingStore, path: str | Path) -> ImportReport:
     """Take over every thread of a file. A thread that cannot be taken over is reported and the others continue.
 
-    Each checkpoint is read back and compared.
+    Each checkpoint is read back and compared, with the writes on it.
 
     >>> import sqlite3
     >>> with sqlite3.connect("checkpoints.db") as file:
@@ -107,8 +81,12 @@ def import_threads(store: holdfast.BlockingStore, path: str | Path) -> ImportRep
     """
     report = ImportReport()
     port, threads = ThreadPort(store), Threads()
-    with closing(SourceFile(path)) as source:
-        for place in source.places():
+    with closing(SaverFile(path)) as source:
+        for thread_id, namespace in source.places():
+            if not isinstance(thread_id, str) or not isinstance(namespace, str):
+                report.refused[repr(thread_id)] = "from: the id of the thread or its namespace is not text"
+                continue
+            place = Place(thread_id, namespace)
             try:
                 finished(_take_over(port, threads, source, place, report))
             except (holdfast.Conflict, holdfast.InvalidRequest, holdfast.NotFound, holdfast.Incompatible) as error:
@@ -118,37 +96,62 @@ def import_threads(store: holdfast.BlockingStore, path: str | Path) -> ImportRep
     return report
 
 
-async def _take_over(
-    port: ThreadPort, threads: Threads, source: SourceFile, place: Place, report: ImportReport
-) -> None:
+async def _take_over(port: ThreadPort, threads: Threads, source: SaverFile, place: Place, report: ImportReport) -> None:
+    known: dict[str | None, Mapping[str, Any]] = {}
     for row in source.checkpoints(place):
         draft = _draft(*row)
+        draft = draft._replace(gist=_gist(draft, known.get(draft.parent, {})))
+        known[draft.id] = draft.versions
+        writes = source.writes(place, draft.id)
         found = await read_group(port, place, draft.id)
         if found.checkpoint is None:
             await threads.put(port, place, draft)
             report.checkpoints += 1
         else:
             report.already_there += 1
-        await _require_equal(port, place, draft)
-        writes = source.writes(place, draft.id)
-        if writes:
-            await threads.put_writes(port, place, draft.id, writes)
-            report.writes += len(writes)
+        missing = [write for write in writes if (write.task, write.index) not in found.writes]
+        if missing:
+            await threads.put_writes(port, place, draft.id, missing)
+            report.writes += len(missing)
+        await _require_equal(port, place, draft, writes)
 
 
-async def _require_equal(port: ThreadPort, place: Place, draft: Draft) -> None:
+async def _require_equal(port: ThreadPort, place: Place, draft: Draft, writes: Sequence[StoredWrite]) -> None:
+    """Refuse a checkpoint that reads back with other values or other writes than those of the file."""
     group = await read_group(port, place, draft.id)
     found = None if group.checkpoint is None else await with_values(port, place, group)
     if found is not None and found.checkpoint.state == draft.state and found.checkpoint.parent == draft.parent:
-        channels = {*found.checkpoint.values, *found.checkpoint.components}
-        if channels == set(draft.channels) and all(found.value(one) == draft.value(one) for one in draft.channels):
+        channels = stored_channels(found.checkpoint)
+        if (
+            channels == set(draft.channels)
+            and all(found.value(one) == draft.value(one) for one in draft.channels)
+            and all(group.writes.get((write.task, write.index)) == write for write in writes)
+        ):
             return
     raise holdfast.InvalidRequest(
         "from", f"the store has a checkpoint {draft.id!r} with other content: import into another store"
     )
 
 
-def _draft(checkpoint_id: str, parent: str | None, kind: str, body: bytes, metadata: bytes) -> Draft:
+def _write(checkpoint_id: str, row: tuple[Any, ...]) -> StoredWrite:
+    channel, kind, value, path, task, index = row
+    fields = {"channel": channel, "type": kind or "null", "path": path, "task": task, "index": index}
+    if value is not None and not isinstance(value, bytes):
+        raise _odd(checkpoint_id, "a write whose value is not bytes")
+    try:
+        write = msgspec.convert({"format": FORMAT, **fields}, StoredWrite)
+    except msgspec.ValidationError as error:
+        raise _odd(checkpoint_id, f"a write that is not one: {error}") from error
+    return msgspec.structs.replace(write, data=value or b"")
+
+
+def _odd(checkpoint_id: object, problem: str) -> holdfast.InvalidRequest:
+    return holdfast.InvalidRequest("from", f"checkpoint {checkpoint_id!r} has {problem}")
+
+
+def _draft(checkpoint_id: Any, parent: Any, kind: Any, body: Any, metadata: Any) -> Draft:
+    if not isinstance(checkpoint_id, str) or not isinstance(parent, str | None):
+        raise _odd(checkpoint_id, "an id or a parent that is not text")
     if kind != "msgpack":
         raise holdfast.InvalidRequest(
             "from",
@@ -158,9 +161,11 @@ def _draft(checkpoint_id: str, parent: str | None, kind: str, body: bytes, metad
         decoded = msgspec.msgpack.decode(body, type=dict[str, Any])
         values = msgspec.convert(decoded.pop("channel_values", {}), dict[str, Any])
         described = msgspec.json.decode(metadata or b"{}", type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError) as error:
         raise holdfast.InvalidRequest("from", f"checkpoint {checkpoint_id!r} does not decode: {error}") from error
     state, odd = payloads.split_plain({key: value for key, value in decoded.items() if key != "id"})
+    if not isinstance(state.get("channel_versions", {}), dict):
+        raise _odd(checkpoint_id, "versions of channels that are not a map")
     serialised = {channel: _typed(value) for channel, value in values.items()}
     return Draft(
         id=checkpoint_id,
@@ -174,8 +179,48 @@ def _draft(checkpoint_id: str, parent: str | None, kind: str, body: bytes, metad
         fresh=frozenset(values),
         value=serialised.__getitem__,
         may_branch=True,
+        begins_run=True,
+        begins_thread=False,
         gist="",
     )
+
+
+def _gist(draft: Draft, before: Mapping[str, Any]) -> str:
+    """Return the beginning of the last message that a checkpoint added. `before` has the versions of its parent."""
+    for channel in draft.channels:
+        kind, data = draft.value(channel)
+        if kind == "msgpack" and draft.versions.get(channel) != before.get(channel):
+            found: Any = msgspec.msgpack.decode(data)
+            text = _message(cast("Any", found)[-1]) if isinstance(found, list) and found else ""
+            if text:
+                return text
+    return ""
+
+
+def _message(value: Any) -> str:
+    """Return `ai: hello` for an object of LangChain's message types, "" for anything else. Builds no object."""
+    if not isinstance(value, msgspec.msgpack.Ext):
+        return ""
+    try:
+        parts = msgspec.msgpack.decode(value.data, type=list[Any])
+        fields = msgspec.convert(parts[2], _Message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError):
+        return ""
+    said = [fields.content] if isinstance(fields.content, str) else [part.get("text") for part in fields.content]
+    words = [*(text for text in said if isinstance(text, str)), *(f"call {call.name}" for call in fields.tool_calls)]
+    return " ".join(f"{fields.type}: {' '.join(words)}".split())[: payloads.GIST_CHARACTERS]
+
+
+class _Call(msgspec.Struct):
+    name: str
+
+
+class _Message(msgspec.Struct):
+    """The fields of a message that form its gist."""
+
+    type: str
+    content: str | list[dict[str, Any]]
+    tool_calls: list[_Call] = []
 
 
 def _typed(value: Any) -> Typed:

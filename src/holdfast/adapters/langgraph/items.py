@@ -67,7 +67,7 @@ class Stored(NamedTuple):
 class Put(NamedTuple):
     """A change of an item; without a value its deletion.
 
-    `seen` is the version whose time to live begins anew: a later one stays as it is. `field` names the operation.
+    `seen` is the version whose time to live is renewed: a later one stays as it is. `field` names the operation.
     """
 
     namespace: tuple[str, ...]

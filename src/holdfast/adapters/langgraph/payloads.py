@@ -1,6 +1,6 @@
 """The nodes of a LangGraph thread: checkpoints as JSON, writes as bytes, and the ids that group them.
 
-Knows nothing of LangGraph, so that a thread can be read without it. Every id of a checkpoint's group begins with the
+Does not import LangGraph, so that a thread can be read without it. Every id of a checkpoint's group begins with the
 checkpoint's id, in the order of checkpoint ids: the checkpoint itself, its later versions, and the writes on it.
 """
 
@@ -96,7 +96,7 @@ def _fields(payload: object) -> dict[str, Any]:
     line, _, data = payload.partition(b"\n")
     try:
         return {**msgspec.json.decode(line, type=dict[str, Any]), "data": data}
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
 

@@ -51,7 +51,7 @@ class Port(Protocol):
     async def add_nodes(
         self, session_id: str, nodes: Sequence[holdfast.Node], *, on_conflict: Literal["refuse", "keep"]
     ) -> NodesReceipt:
-        """Add nodes beside the path."""
+        """Add nodes outside the path."""
         ...
 
     async def tombstone(self, session_id: str, node_ids: Sequence[str]) -> int:
@@ -114,7 +114,7 @@ class TaskPort:
     async def add_nodes(
         self, session_id: str, nodes: Sequence[holdfast.Node], *, on_conflict: Literal["refuse", "keep"]
     ) -> NodesReceipt:
-        """Add nodes beside the path."""
+        """Add nodes outside the path."""
         return await self._store.sessions.handle(session_id).add_nodes(nodes, on_conflict=on_conflict)
 
     async def tombstone(self, session_id: str, node_ids: Sequence[str]) -> int:
@@ -175,7 +175,7 @@ class ThreadPort:
     async def add_nodes(
         self, session_id: str, nodes: Sequence[holdfast.Node], *, on_conflict: Literal["refuse", "keep"]
     ) -> NodesReceipt:
-        """Add nodes beside the path."""
+        """Add nodes outside the path."""
         return self._store.sessions.handle(session_id).add_nodes(nodes, on_conflict=on_conflict)
 
     async def tombstone(self, session_id: str, node_ids: Sequence[str]) -> int:

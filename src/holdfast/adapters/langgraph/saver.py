@@ -31,23 +31,30 @@ from holdfast.adapters.langgraph.serializers import StrictSerializer
 from holdfast.adapters.langgraph.threads import Threads
 from holdfast.adapters.langgraph.upkeep import Upkeep
 from holdfast.adapters.langgraph.values import Draft, Found, Place
-from holdfast.errors import InvalidRequest
+from holdfast.errors import Corrupt, InvalidRequest
 
 COUNTERS = "counters_since_delta_snapshot"
+DURABILITY = "__pregel_durability"
 
 
-class Addressed(str):
-    """The id of a checkpoint that the caller named: a run that starts from it may branch off."""
+class Loaded(str):
+    """The id of a checkpoint that a run starts from. Ids of checkpoints that a run makes itself are plain text."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
         # As for plain text: a subclass of str decides what it equals.
-        if isinstance(other, str) and type(other) not in (str, Addressed):
+        if isinstance(other, str) and type(other) not in (str, Loaded, Addressed):
             return NotImplemented
         return str.__eq__(self, other)
 
     __hash__ = str.__hash__
+
+
+class Addressed(Loaded):
+    """The id of a checkpoint that the caller named: a run that starts from it may branch off."""
+
+    __slots__ = ()
 
 
 class HoldfastSaver(BaseCheckpointSaver[Any]):
@@ -59,7 +66,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     `allow` are types of your own that may be loaded; see `StrictSerializer`. With `serde` you give another serialiser.
 
-    Two runs that continue a thread from the same checkpoint at the same time: the second one raises `ThreadConflict`.
+    Two runs that continue a thread from the same checkpoint at the same time: the second one raises `ThreadConflict`,
+    which says whether to send its input again.
     """
 
     def __init__(
@@ -312,6 +320,15 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             raise InvalidRequest(
                 "serde", f"a stored value has the format {typed[0]!r}, which this serialiser does not load: {error}"
             ) from error
+        except holdfast.HoldfastError:
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise Corrupt(
+                "nodes",
+                typed[0],
+                f"a stored value does not decode ({type(error).__name__}): it is damaged, or was stored with another "
+                "serialiser or key",
+            ) from error
 
     def _draft(
         self,
@@ -330,7 +347,10 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         if COUNTERS in described:
             described[COUNTERS] = {name: [*counts] for name, counts in described[COUNTERS].items()}
         plain, odd = payloads.split_plain(described)
-        parent: str | None = config.get("configurable", {}).get("checkpoint_id")
+        named: dict[str, Any] = config.get("configurable", {})
+        parent: str | None = named.get("checkpoint_id")
+        # A run stores its input first, unless it stores only its end.
+        is_first = (described.get("source"), described.get("step")) == ("input", -1) or named.get(DURABILITY) == "exit"
 
         def value(channel: str) -> Typed:
             return self._dumped(f"channel_values.{channel}", values[channel])
@@ -348,6 +368,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             value=value,
             # A fork copies a checkpoint beside itself, under the same parent.
             may_branch=isinstance(parent, Addressed) or described.get("source") == "fork",
+            begins_run=parent is None or isinstance(parent, Loaded),
+            begins_thread=parent is None and is_first,
             gist=next(filter(None, (_gist(values.get(channel)) for channel in new_versions)), ""),
         )
 
@@ -384,7 +406,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         }
         metadata: Any = self._metadata(stored)
         return CheckpointTuple(
-            config=_config_of(found.place, Addressed(stored.id) if addressed else stored.id),
+            config=_config_of(found.place, Addressed(stored.id) if addressed else Loaded(stored.id)),
             checkpoint=checkpoint,
             metadata=metadata,
             parent_config=None if stored.parent is None else _config_of(found.place, stored.parent),
@@ -409,7 +431,7 @@ def _field_of(field: str) -> str:
 def _thread_id(value: object) -> str:
     """Return the id of a thread as text: LangGraph's own savers take numbers and UUIDs, too."""
     if value is None or not str(value).strip():
-        raise InvalidRequest("thread_id", "is empty: give each conversation an id of its own")
+        raise InvalidRequest("thread_id", "is empty: give each conversation its own id")
     return str(value)
 
 

@@ -34,6 +34,8 @@ class StrictSerializer(JsonPlusSerializer):
     def __init__(self, *, allow: Iterable[type | tuple[str, ...]] = ()) -> None:
         self.allowed = frozenset(_name_of(one) for one in allow)
         super().__init__(allowed_msgpack_modules=sorted(self.allowed) or None)
+        self._heads: set[bytes] = set()
+        """The first bytes of values, with both names, that were found to be of an allowed type."""
         self._refusals: ContextVar[InvalidRequest | None] = ContextVar("refusal", default=None)
         self._unpack_ext_hook: Callable[[int, bytes], Any] = self._checking(self._unpack_ext_hook)
 
@@ -55,7 +57,7 @@ class StrictSerializer(JsonPlusSerializer):
 
     def _checking(self, hook: Callable[[int, bytes], Any]) -> Callable[[int, bytes], Any]:
         def checked(code: int, data: bytes) -> Any:
-            if code in CONSTRUCTORS:
+            if code in CONSTRUCTORS and (head := _head(data)) not in self._heads:
                 module, name = _first_two(data)
                 if (module, name) not in KNOWN and (module, name) not in self.allowed:
                     refusal = InvalidRequest(
@@ -65,6 +67,8 @@ class StrictSerializer(JsonPlusSerializer):
                     )
                     self._refusals.set(refusal)
                     raise refusal
+                if head:
+                    self._heads.add(head)
             return hook(code, data)
 
         return checked
@@ -74,13 +78,21 @@ def _name_of(one: type | tuple[str, ...]) -> tuple[str, ...]:
     return (one.__module__, one.__name__) if isinstance(one, type) else tuple(one)
 
 
-def _first_two(data: bytes) -> tuple[str, str]:
-    """Return the two texts that a msgpack list begins with, without decoding the rest."""
+def _head(data: bytes) -> bytes:
+    """Return the bytes up to the end of the two texts that a msgpack list begins with, b"" if their form is rare."""
     try:
         # Nearly every module and class has a name of at most 31 bytes, in a list of at most 15 parts.
         middle = 2 + (data[1] & 0x1F)
         if 0x90 <= data[0] <= 0x9F and 0xA0 <= data[1] <= 0xBF and 0xA0 <= data[middle] <= 0xBF:
-            return data[2:middle].decode(), data[middle + 1 : middle + 1 + (data[middle] & 0x1F)].decode()
+            return data[: middle + 1 + (data[middle] & 0x1F)]
+    except IndexError:
+        pass
+    return b""
+
+
+def _first_two(data: bytes) -> tuple[str, str]:
+    """Return the two texts that a msgpack list begins with, without decoding the rest."""
+    try:
         texts: list[str] = []
         at = 1 if 0x90 <= data[0] <= 0x9F else 3
         while len(texts) < 2:

@@ -128,8 +128,8 @@ class HoldfastStore(BaseStore):
 
 
 def _checked(ops: Iterable[Op]) -> list[Op]:
-    """Refuse operations that cannot run before the first one has run."""
-    given = list(ops)
+    """Refuse operations that cannot run before the first one has run. A namespace may be given as a list."""
+    given = [_with_tuples(op) for op in ops]
     for index, op in enumerate(given):
         field = f"ops[{index}]"
         validate_op_namespace(op)
@@ -145,6 +145,12 @@ def _checked(ops: Iterable[Op]) -> list[Op]:
     return given
 
 
+def _with_tuples(op: Op) -> Op:
+    if isinstance(op, SearchOp):
+        return op._replace(namespace_prefix=tuple(op.namespace_prefix))
+    return op if isinstance(op, ListNamespacesOp) else op._replace(namespace=tuple(op.namespace))
+
+
 def _check_put(field: str, op: PutOp) -> None:
     value: object = op.value
     if value is not None and not isinstance(value, dict):
@@ -157,7 +163,7 @@ def _check_put(field: str, op: PutOp) -> None:
 
 
 def _refresh(puts: dict[items.Name, Put], found: Iterable[Stored]) -> None:
-    """Let the time to live of items begin anew, unless the batch changes them anyway."""
+    """Renew the time to live of items, unless the batch changes them anyway."""
     for one in found:
         if one.body.ttl_ms is not None:
             again = Put(one.namespace, one.key, one.body.value, one.body.ttl_ms, seen=one.node_id)

@@ -17,7 +17,16 @@ from holdfast.adapters.langgraph import payloads
 from holdfast.adapters.langgraph.payloads import CHECKPOINT, FORMAT, WRITE, Group, StoredCheckpoint, StoredWrite, Typed
 from holdfast.adapters.langgraph.ports import Port
 from holdfast.adapters.langgraph.reads import every_node, read_checkpoint, read_group, read_head
-from holdfast.adapters.langgraph.values import Draft, Found, Known, Place, ThreadConflict, kept_channels, known_of
+from holdfast.adapters.langgraph.values import (
+    Draft,
+    Found,
+    Known,
+    Place,
+    ThreadConflict,
+    input_stored,
+    kept_channels,
+    known_of,
+)
 from holdfast.errors import HeadConflict, InvalidRequest, NodeConflict, SessionDeleted, TurnConflict, UnknownRef
 from holdfast.sessions import Ref
 
@@ -65,7 +74,7 @@ class Threads:
                 head = self._heads.get(session_id) or await self.head(port, place)
                 parent = None if draft.parent is None else await self._parent(port, place, draft.parent)
                 if not draft.may_branch:
-                    await self._require_free(port, place, draft, head)
+                    await self._require_free(port, place, draft, head, parent)
                 await self._commit(port, place, draft, head, parent, version=0)
             except HeadConflict:
                 self.forget(session_id)
@@ -113,20 +122,24 @@ class Threads:
         view = await port.load(place.session_id, at=payloads.turn_id(checkpoint_id, group.version), last=1)
         return None if view is None else known_of(place, view)
 
-    async def _require_free(self, port: Port, place: Place, draft: Draft, head: Known | None) -> None:
+    async def _require_free(
+        self, port: Port, place: Place, draft: Draft, head: Known | None, parent: Known | None
+    ) -> None:
         """Raise ThreadConflict if another run has continued from the same checkpoint."""
         if head is None or head.checkpoint.id in (draft.parent, draft.id):
             return
         if draft.parent is None:
-            # A run that began on an empty thread. A subgraph begins anew if its graph is replayed from before it.
-            if not place.namespace and draft.metadata.get("source") == "input" and draft.metadata.get("step") == -1:
-                raise ThreadConflict(place.thread_id, None, head.checkpoint.id)
+            # A subgraph starts over if its graph is replayed from before it.
+            if draft.begins_thread and not place.namespace:
+                raise ThreadConflict(place.thread_id, None, head.checkpoint.id, input_stored=False)
             return
         ids = payloads.from_group(draft.parent)
         async for node in every_node(port, place, ids=ids, kind=CHECKPOINT):
             other = payloads.checkpoint_of(node)
             if other.parent == draft.parent and other.id not in (draft.id, draft.parent):
-                raise ThreadConflict(place.thread_id, draft.parent, other.id)
+                before = None if parent is None else parent.checkpoint
+                stored = None if place.namespace else input_stored(draft, before, other)
+                raise ThreadConflict(place.thread_id, draft.parent, other.id, input_stored=stored)
 
     async def _commit(
         self, port: Port, place: Place, draft: Draft, head: Known | None, parent: Known | None, *, version: int

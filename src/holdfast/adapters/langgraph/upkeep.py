@@ -58,7 +58,7 @@ class Upkeep:
                 await self._threads.put_writes(port, target, group.checkpoint.id, writes)
 
     async def prune(self, port: Port, thread_id: str) -> None:
-        """Keep the newest checkpoint of each namespace, and what its delta channels are made of."""
+        """Keep the newest checkpoint of each namespace, and the checkpoints that its delta channels need."""
         for place in await places_of(port, thread_id):
             await self._keep(port, place, self._newest)
 

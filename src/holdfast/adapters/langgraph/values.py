@@ -11,22 +11,38 @@ from holdfast.adapters.langgraph.payloads import CHECKPOINT, Group, StoredCheckp
 from holdfast.errors import Conflict, Corrupt, InvalidRequest
 from holdfast.sessions import SessionView
 
+START: Final = "__start__"
+"""The channel in which LangGraph keeps an input until the first step."""
 LONGEST_ID: Final = 400
 """Longest id of a session in bytes. Longer names of namespaces are hashed."""
 
 
 class ThreadConflict(Conflict):
-    """Another run has continued the thread from the same checkpoint: invoke the graph again, on the newest state."""
+    """Another run has continued the thread from the same checkpoint.
 
-    def __init__(self, thread_id: str, parent_id: str | None, other_id: str) -> None:
+    `input_stored` says what the newest state has of the refused run. False: nothing; repeat the call with the same
+    input. True: its input and its steps up to `parent_id`; do not send the input again. None: it is not known, because
+    a subgraph was refused, or a run that answers an interrupt; read the state.
+    """
+
+    def __init__(self, thread_id: str, parent_id: str | None, other_id: str, *, input_stored: bool | None) -> None:
         started = "started the thread" if parent_id is None else f"continued from checkpoint {parent_id!r}"
         super().__init__(
-            f"thread {thread_id!r}: another run has {started}, with checkpoint {other_id!r}: nothing was stored for "
-            "this run; invoke the graph again to run on top of the other one"
+            f"thread {thread_id!r}: another run has {started}, with checkpoint {other_id!r}: {_ADVICE[input_stored]}"
         )
         self.thread_id = thread_id
         self.parent_id = parent_id
         self.other_id = other_id
+        self.input_stored = input_stored
+
+
+_ADVICE: Final = {
+    False: "its newest state has nothing of this run; repeat the call with the same input to run on top of the other",
+    True: "it keeps the input of this run and its steps up to there, and no later ones; do not send the input again: "
+    "`invoke(None, config)` runs the steps that are left, if any",
+    None: "read its state; send the input of this run again only if it is not there, and an answer only if its "
+    "interrupt still waits",
+}
 
 
 class Place(NamedTuple):
@@ -82,7 +98,11 @@ class Known(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A checkpoint to store. `fresh` are the channels that changed since the parent; `value` serialises one."""
+    """A checkpoint to store. `fresh` are the channels that changed since the parent; `value` serialises one.
+
+    `begins_run` is True for the first checkpoint of a run: another run has stored the parent. `begins_thread` is True
+    if the run found an empty thread.
+    """
 
     id: str
     parent: str | None
@@ -95,6 +115,8 @@ class Draft(NamedTuple):
     fresh: frozenset[str]
     value: Callable[[str], Typed]
     may_branch: bool
+    begins_run: bool
+    begins_thread: bool
     gist: str
 
 
@@ -151,8 +173,24 @@ def draft_of(found: Found) -> Draft:
         fresh=frozenset([*checkpoint.values, *checkpoint.components]),
         value=value,
         may_branch=True,
+        begins_run=True,
+        begins_thread=False,
         gist=checkpoint.gist,
     )
+
+
+def input_stored(draft: Draft, parent: StoredCheckpoint | None, other: StoredCheckpoint) -> bool | None:
+    """Return True if a run left its input in the newest state, before another run continued from its last checkpoint.
+
+    None if that is not known: an answer to an interrupt may have been applied by the other run.
+    """
+    if draft.begins_run:
+        taken = parent is not None and parent.versions.get(START) == draft.versions.get(START)
+        return None if draft.metadata.get("source") == "loop" and taken else False
+    if parent is None:
+        return None
+    # An input waits in this channel for the first step. The input of another run, or an update, takes its place.
+    return START not in stored_channels(parent) or other.metadata.get("source") in ("loop", "fork")
 
 
 def stored_channels(checkpoint: StoredCheckpoint) -> set[str]:

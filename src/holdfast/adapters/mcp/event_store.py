@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
+from pydantic_core import PydanticSerializationError
 
 import holdfast
 from holdfast.adapters.sharing import Place, Source, naming, reading, require_kinds, require_numbers, settled
@@ -56,11 +57,7 @@ class HoldfastEventStore(EventStore):
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
         """Store an event and return its id: the stream and the number of the event in it."""
         store = await self._source.store()
-        payload: Any = None
-        if message is not None:
-            require_numbers("message", message.model_dump(by_alias=True, exclude_none=True))
-            payload = message.model_dump(mode="json", by_alias=True, exclude_none=True)
-        node = holdfast.Node(kind=MESSAGE, payload=payload)
+        node = holdfast.Node(kind=MESSAGE, payload=None if message is None else _payload_of(message))
         commit = holdfast.Commit(turn_id=uuid.uuid4().hex, graph=holdfast.Append([node]))
         with naming("message", is_one=True, session_id="stream_id"):
             return await settled(self._commit(store, stream_id, commit))
@@ -106,3 +103,11 @@ class HoldfastEventStore(EventStore):
 
     def _key(self, stream_id: StreamId) -> str:
         return f"{FAMILY}/{self._scope}/{stream_id}"
+
+
+def _payload_of(message: JSONRPCMessage) -> Any:
+    require_numbers("message", message.model_dump(by_alias=True, exclude_none=True))
+    try:
+        return message.model_dump(mode="json", by_alias=True, exclude_none=True)
+    except (PydanticSerializationError, ValueError) as error:
+        raise holdfast.InvalidRequest("message", f"is not a JSON value: {error}") from error

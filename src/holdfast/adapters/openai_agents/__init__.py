@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.extras import adapting
+from holdfast.extras import requiring
 
 if TYPE_CHECKING:
     from holdfast.adapters.openai_agents.session import HoldfastSession as HoldfastSession
@@ -15,6 +15,6 @@ __all__ = ["HoldfastSession"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with adapting("openai-agents", framework="the OpenAI Agents SDK"):
+    with requiring("openai-agents", purpose="the adapter for the OpenAI Agents SDK"):
         from holdfast.adapters.openai_agents import session
     return getattr(session, name)

@@ -7,8 +7,6 @@ So a second run continues where the first stopped, and nothing is imported twice
 from __future__ import annotations
 
 import json
-import sqlite3
-import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from typing import Any, Final
 
 import holdfast
 from holdfast.adapters.openai_agents.items import ITEM
+from holdfast.adapters.source_file import SourceFile
 
 ITEMS_A_COMMIT = 1_000
 MAIN: Final = "main"
@@ -41,45 +40,26 @@ class ImportReport:
 class SourceSession:
     """One conversation of the file: a session, or one branch of it."""
 
-    name: str
-    session_id: str
-    branch: str | None
+    name: object
+    session_id: object
+    branch: object
 
 
-class SourceFile:
-    """A file of the SDK, opened for reading only."""
+class SessionsFile(SourceFile):
+    """A file of the SDK."""
 
     def __init__(self, path: str | Path, *, sessions_table: str, messages_table: str) -> None:
-        if not Path(path).is_file():
-            raise holdfast.InvalidRequest("from", f"there is no file {str(path)!r}")
         self._sessions, self._messages = _quoted(sessions_table), _quoted(messages_table)
-        name = urllib.parse.quote(str(Path(path).resolve()))
-        self._connection = sqlite3.connect(f"file:{name}?mode=ro", uri=True, isolation_level=None)
-        try:
-            # One snapshot for everything that is read.
-            self._connection.execute("BEGIN")
-            found = {str(row[0]) for row in self._connection.execute("SELECT name FROM sqlite_master")}
-        except sqlite3.DatabaseError as error:
-            self._connection.close()
-            raise holdfast.InvalidRequest("from", f"{str(path)!r} is not a SQLite database: {error}") from error
-        missing = [table for table in (sessions_table, messages_table) if table not in found]
-        if missing:
-            self._connection.close()
-            raise holdfast.InvalidRequest(
-                "from", f"{str(path)!r} has no table {missing[0]!r}: name the tables if they have other names"
-            )
-        self._branched = "message_structure" in found
-        self._metered = "turn_usage" in found
-
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+        super().__init__(path, (sessions_table, messages_table), ": name the tables if they have other names")
+        self._branched = "message_structure" in self.tables
+        self._metered = "turn_usage" in self.tables
 
     def usage_rows(self) -> int:
         """Return the number of rows about tokens."""
         if not self._metered:
             return 0
-        return int(self._connection.execute("SELECT count(*) FROM turn_usage").fetchone()[0])
+        [(count,)] = self.rows("SELECT count(*) FROM turn_usage")
+        return int(count)
 
     def sessions(self) -> Iterator[SourceSession]:
         """Yield the sessions, and each branch but the main one as a session of its own: `<session>.<branch>`."""
@@ -88,30 +68,29 @@ class SourceFile:
             f"SELECT session_id FROM {self._sessions} UNION SELECT session_id FROM {self._messages} "  # noqa: S608
             "ORDER BY session_id"
         )
-        for (session_id,) in self._connection.execute(statement).fetchall():
+        for (session_id,) in [*self.rows(statement)]:
             yield SourceSession(session_id, session_id, MAIN if self._branched else None)
             if not self._branched:
                 continue
             branches = "SELECT DISTINCT branch_id FROM message_structure WHERE session_id = ? ORDER BY branch_id"
-            for (branch,) in self._connection.execute(branches, (session_id,)).fetchall():
+            for (branch,) in [*self.rows(branches, session_id)]:
                 if branch != MAIN:
                     yield SourceSession(f"{session_id}.{branch}", session_id, branch)
 
-    def rows(self, session: SourceSession) -> Iterator[tuple[int, str, str | None]]:
-        """Yield id, text and time of each message in order."""
+    def messages(self, session: SourceSession) -> Iterator[tuple[Any, ...]]:
+        """Return id, text and time of each message in order."""
         if session.branch is None:
             statement = (
                 f"SELECT id, message_data, created_at FROM {self._messages} "  # noqa: S608
                 "WHERE session_id = ? ORDER BY id"
             )
-            yield from self._connection.execute(statement, (session.session_id,))
-            return
+            return self.rows(statement, session.session_id)
         statement = (
             f"SELECT m.id, m.message_data, m.created_at FROM {self._messages} m "  # noqa: S608
             "JOIN message_structure s ON s.message_id = m.id "
             "WHERE s.session_id = ? AND s.branch_id = ? ORDER BY s.sequence_number, s.id"
         )
-        yield from self._connection.execute(statement, (session.session_id, session.branch))
+        return self.rows(statement, session.session_id, session.branch)
 
 
 def import_sessions(
@@ -126,11 +105,14 @@ def import_sessions(
     A session that is there already is completed if the file has more of it.
     """
     report = ImportReport()
-    with closing(SourceFile(path, sessions_table=sessions_table, messages_table=messages_table)) as source:
+    with closing(SessionsFile(path, sessions_table=sessions_table, messages_table=messages_table)) as source:
         report.usage_rows = source.usage_rows()
         for session in source.sessions():
+            if not isinstance(session.name, str):
+                report.refused[repr(session.name)] = "from: the id of the session is not text"
+                continue
             try:
-                _take_over(store, session.name, _nodes(source.rows(session), report), report)
+                _take_over(store, session.name, _nodes(source.messages(session), report), report)
             except (holdfast.Conflict, holdfast.InvalidRequest, holdfast.NotFound, holdfast.Incompatible) as error:
                 report.refused[session.name] = str(error)
     return report
@@ -171,7 +153,7 @@ def _require_prefix(name: str, found: Sequence[holdfast.Node], nodes: Sequence[h
             )
 
 
-def _nodes(rows: Iterator[tuple[int, str, str | None]], report: ImportReport) -> list[holdfast.Node]:
+def _nodes(rows: Iterator[tuple[Any, ...]], report: ImportReport) -> list[holdfast.Node]:
     nodes: list[holdfast.Node] = []
     for row_id, text, created_at in rows:
         try:

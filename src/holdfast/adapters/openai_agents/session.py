@@ -6,7 +6,7 @@ Nothing is rewritten: popped and cleared items stay in the session's history unt
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from agents.items import TResponseInputItem
@@ -86,10 +86,11 @@ class HoldfastSession(SessionABC):
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append items, all or none. Two writers at once are both kept, one after the other, unless `one_writer`."""
         store = await self._source.store()
-        if not items:
+        nodes = _nodes(items)
+        if not nodes:
             return
         with naming("items"):
-            await settled(self._commit(store, self._expected(), holdfast.Append(_nodes(items))))
+            await settled(self._commit(store, self._expected(), holdfast.Append(nodes)))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take the newest item off the conversation and return it, or None."""
@@ -295,7 +296,14 @@ class HoldfastSession(SessionABC):
 
 
 def _nodes(items: Sequence[TResponseInputItem]) -> list[holdfast.Node]:
-    return [holdfast.Node(kind=ITEM, payload=with_lists(item)) for item in items]
+    # A single item in the place of a list would be stored as its keys, and break every run that reads them.
+    if isinstance(items, Mapping | str | bytes) or not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise holdfast.InvalidRequest("items", f"must be a list of items, not {type(items).__name__}")
+    given: list[object] = [*items]
+    for index, item in enumerate(given):
+        if not isinstance(item, dict):
+            raise holdfast.InvalidRequest(f"items[{index}]", f"must be a dict, not {type(item).__name__}")
+    return [holdfast.Node(kind=ITEM, payload=with_lists(item)) for item in given]
 
 
 def _rooted(nodes: Sequence[holdfast.Node], parent: str | None) -> list[holdfast.Node]:
@@ -305,7 +313,8 @@ def _rooted(nodes: Sequence[holdfast.Node], parent: str | None) -> list[holdfast
 
 
 def _items(nodes: Sequence[holdfast.Node]) -> list[TResponseInputItem]:
-    return [cast("TResponseInputItem", node.payload) for node in nodes]
+    items: list[Any] = [node.payload for node in nodes]
+    return items
 
 
 def _model_of(result: RunResultBase) -> str:

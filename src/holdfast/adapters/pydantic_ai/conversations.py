@@ -91,7 +91,7 @@ class HoldfastConversationStore(ConversationStore):
         found.sort(key=lambda one: one.changed_at_ms, reverse=True)
         records: list[ConversationRecord] = []
         for one in found:
-            # Several may have changed in one millisecond: the records say which one was saved last.
+            # Several may have changed in one millisecond: the records show which was saved last.
             if limit is not None and len(records) >= limit and one.changed_at_ms < found[limit - 1].changed_at_ms:
                 break
             view = await self._view(store, one.session_id)
