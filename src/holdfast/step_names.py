@@ -37,3 +37,21 @@ HANDED_OVER: Final = f"{OWN}handed-over"
 def replay_key(step: str) -> str:
     """Return the key under which a step is recorded once."""
     return f"step:{step}"
+
+
+def spoken(step: str) -> str:
+    """Return a step in the words of the handler: the call of the run that recorded it.
+
+    >>> from holdfast.step_names import spoken
+    >>> spoken("plan"), spoken("~sleep:2"), spoken("~started:writer-1")
+    ("step 'plan'", 'call 2 of run.sleep', "run.start of child 'writer-1'")
+    """
+    for prefix, call in ((STARTED, "run.start of"), (DETACHED, "run.start of"), (RESULT, "result() of")):
+        if step.startswith(prefix):
+            return f"{call} child {step.removeprefix(prefix)!r}"
+    for prefix in (WAITED, TAKEN):
+        if step.startswith(prefix):
+            name, _, number = step.removeprefix(prefix).partition(":")
+            return f"call {number.removesuffix(':timeout')} of run.signal({name!r})"
+    name, _, number = step.removeprefix(OWN).partition(":")
+    return f"call {number} of run.{name}" if step.startswith(OWN) and number else f"step {step!r}"

@@ -36,6 +36,11 @@ def sets_state(turn: Any) -> None:
         ),
         (lambda turn: turn.add("x" * 2**24), "turn.add[0]: is 16777218 bytes long, the limit is 16777216"),
         (lambda turn: turn.enqueue("text"), "turn.enqueue[0]: must be WorkDraft, not str"),
+        (
+            lambda turn: turn.enqueue(holdfast.WorkDraft(payloads=[object()])),
+            "turn.enqueue[0].payloads[0]: is not a JSON value",
+        ),
+        (lambda turn: turn.complete(None), "turn.complete[0]: must be WorkClaim or WorkCompletion, not NoneType"),
         (lambda turn: turn.start("research", {"at": float("nan")}), "turn.start[0].args"),
         (sets_state, "turn.state: is not a JSON value"),
         (emits_nan, "turn.emit: is not a JSON value"),

@@ -255,7 +255,7 @@ def test_a_signal_to_the_first_link_names_the_run_that_continues_and_a_handle_fi
     for refused in (lambda: store.events.signal("r1", "go"), lambda: store.events.request_cancel("r1")):
         with pytest.raises(holdfast.AlreadyTerminal, match=r"it continues as run 'r1~2'") as info:
             refused()
-        assert info.value.goes_on == "r1~2"
+        assert info.value.continued_as == "r1~2"
     assert run.signal("go").event.process_id == "r1~3"
     with pytest.raises(holdfast.AlreadyTerminal, match="read its outcome"):
         store.events.signal("ended", "go")

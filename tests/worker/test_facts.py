@@ -124,9 +124,9 @@ def test_a_child_that_continued_as_another_run_shows_the_state_of_that(url: str,
     store.processes.start("parent", {"rounds": 1}, id="p")
     worker.run(until_idle=True)
     store.processes.retry("f")
-    first = [(one.id, one.status, one.goes_on_as, one.detached) for one in run_facts(store, "p").children]
+    first = [(one.id, one.status, one.newest_id, one.detached) for one in run_facts(store, "p").children]
     assert first == [("c", "running", "c~3", False), ("d", "running", None, True)]
-    second = [(one.id, one.status, one.goes_on_as, one.detached) for one in run_facts(store, "p~2").children]
+    second = [(one.id, one.status, one.newest_id, one.detached) for one in run_facts(store, "p~2").children]
     assert second == [
         ("c", "running", "c~3", False),
         ("e", "running", "e~2", False),

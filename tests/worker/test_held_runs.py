@@ -157,6 +157,10 @@ def tell(text: str, question: str) -> str:
     return f"{text} {question}"
 
 
+def pass_on(*given: Any) -> str:
+    return str(given[-1])
+
+
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [
@@ -170,6 +174,16 @@ def tell(text: str, question: str) -> str:
         (Prompt("say"), OtherPrompt("say"), "its function was Prompt, and is OtherPrompt now"),
         (OtherPrompt("say"), OtherPrompt("tell"), "its arguments"),
         (Counting(), Counting(), None),
+        (partial(pass_on, Counting(), "say"), partial(pass_on, Counting(), "tell"), "its arguments"),
+        (
+            partial(pass_on, {"by": [Counting(), "say"]}),
+            partial(pass_on, {"by": [Counting(), "tell"]}),
+            "its arguments",
+        ),
+        (partial(pass_on, Counting(), "say"), partial(pass_on, Counting(), "say"), None),
+        (partial(pass_on, ask), partial(pass_on, tell), "its arguments"),
+        (partial(pass_on, ask), partial(pass_on, ask), None),
+        (partial(pass_on, Counting), partial(pass_on, Counting().__call__), "its arguments"),
     ],
 )
 def test_a_step_of_a_partial_or_an_object_that_changed_is_noticed(before: Any, after: Any, problem: str | None) -> None:

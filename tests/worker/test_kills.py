@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import holdfast
 
 WAIT_S = 60
-SESSIONS, MESSAGES, JOBS = 4, 12, 40
+SESSIONS, MESSAGES, JOBS = 4, 24, 80
 WORKER = """
 import sys, time
 import holdfast
@@ -64,7 +64,7 @@ def test_killed_workers_lose_and_double_nothing(url: str, store: holdfast.Blocki
                 running[victim].wait(WAIT_S)
                 running[victim] = begun(url)
                 kills += 1
-            time.sleep(0.3)  # between kills; nothing waits for it
+            time.sleep(0.1)  # between kills; nothing waits for it
     assert left is False, "not everything was settled"
     assert kills >= 3
     for session in range(SESSIONS):

@@ -18,8 +18,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.worker import Failure, Job, Retry, Run, Worker, unhandled
+from holdfast import LeaseLost
+from holdfast.testing.clock import ManualClock
+from holdfast.worker import BlockingRun, Failure, Job, Retry, Run, Worker, unhandled
 from holdfast.worker.calls import StepThreads
+from holdfast.worker.claim_renewal import ClaimRenewer, Held
 from holdfast.worker.housekeeping import NAME
 
 WAIT_S = 30
@@ -327,7 +330,7 @@ def test_a_listener_is_called_at_each_start_once_the_worker_is_listed(url: str, 
         ("app:walker", APP, "module 'app' has no 'walker': name app:worker"),
         ("app:number", APP, "app:number is of type int, not a holdfast.Worker: name app:worker"),
         ("app:worker", "number = 7", "module 'app' has no 'worker': give your holdfast.Worker a name in it"),
-        ("app:worker", "import json\n1 / 0\n", "app.py:2: ZeroDivisionError: division by zero: mend it"),
+        ("app:worker", "import json\n1 / 0\n", "app.py:2: ZeroDivisionError: division by zero: fix it"),
         ("app:worker", "def broken(:\n", "app.py:1: SyntaxError"),
         ("app:worker", "import no_such_library\n", "app.py:1: No module named 'no_such_library': install it"),
     ],
@@ -722,3 +725,57 @@ def test_two_limits_of_one_kind_are_refused(url: str) -> None:
     with pytest.raises(holdfast.InvalidRequest, match=r"at_once: is 3, but .* says 2 for 'research'"):
         worker.process("research", version="2", at_once=3)(lambda run: 1)
     worker.process("research", version="3")(lambda run: 1)
+
+
+@pytest.mark.parametrize("way", ["async", "thread", "after a failure"])
+def test_a_worker_that_was_stopped_calls_no_step_before_its_watchdog_sees_the_loss(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process continues with an answer that was on its way: another worker may have the run by then."""
+    clock = ManualClock()
+    calls: list[str] = []
+    refused: list[int] = []
+    is_stopped = threading.Event()
+    monkeypatch.setattr(ClaimRenewer, "give_up_overdue", lambda _: None)  # the watchdog comes too late
+    monkeypatch.setattr(Held, "is_over", lambda *_: is_stopped.is_set())
+
+    def look(name: str) -> str:
+        calls.append(name)
+        if name == "first" and len(calls) == 1:
+            is_stopped.set()
+            if way == "after a failure":
+                raise OSError("no answer")
+        return name
+
+    def refuse(attempt: int) -> None:
+        refused.append(attempt)
+        is_stopped.clear()
+
+    async def handler(run: Run) -> list[str]:
+        try:
+            first = await run.step("first", look, "first", retry=Retry(2, backoff_s=0))
+            return [first, await run.step("second", look, "second")]
+        except LeaseLost:
+            refuse(run.attempt)
+            raise
+
+    def plain(run: BlockingRun) -> list[str]:
+        try:
+            return [run.step("first", look, "first"), run.step("second", look, "second")]
+        except LeaseLost:
+            refuse(run.attempt)
+            raise
+
+    async def main() -> None:
+        async with holdfast.open("memory:", clock=clock) as store:
+            worker = Worker(store)
+            worker.process("research")(plain if way == "thread" else handler)
+            run = await store.processes.start("research")
+            await worker.serve(until_idle=True)
+            assert (calls, refused) == (["first"], [1])
+            clock.advance(60_000)
+            await worker.serve(until_idle=True)
+            assert await run.result(timeout_ms=0) == ["first", "second"]
+            assert calls == (["first", "first", "second"] if way == "after a failure" else ["first", "second"])
+
+    asyncio.run(main())

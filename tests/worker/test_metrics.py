@@ -15,7 +15,9 @@ import pytest
 
 import holdfast
 from holdfast import metrics
+from holdfast.activity import Pace
 from holdfast.cli import main
+from holdfast.worker import metrics_server
 from holdfast.worker.metrics_server import OUTCOMES, metrics_served
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +44,10 @@ def worker_of(url: str) -> holdfast.Worker:
     return worker
 
 
-def test_a_worker_serves_its_counts_and_the_depths_of_queues(url: str, store: holdfast.BlockingStore) -> None:
+def test_a_worker_serves_its_counts_and_the_depths_of_queues(
+    url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pace, "is_due", lambda *_: True)
     worker = worker_of(url)
     chat = store.sessions.create("chat")
     for payload in ("good", "good", "bad"):
@@ -62,6 +67,17 @@ def test_a_worker_serves_its_counts_and_the_depths_of_queues(url: str, store: ho
     assert "holdfast_worker_running 0" in lines
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_scrapers_share_one_reading_of_the_depths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = str(tmp_path / "a.db")
+    monkeypatch.setattr(metrics_server, "DEPTHS_EVERY_S", 3600.0)
+    with metrics_served(worker_of(url), "127.0.0.1", 0) as port, holdfast.open_blocking(url) as store:
+        before = scraped(port)
+        store.sessions.create("chat").enqueue("hi", kind="mail")
+        assert scraped(port) == before
+        monkeypatch.setattr(Pace, "is_due", lambda *_: True)
+        assert 'kind="mail",state="ready"} 1.0' in scraped(port)
 
 
 @pytest.mark.parametrize(("path", "host", "status"), [("/metrics", "evil.example", 403), ("/secret", "localhost", 404)])

@@ -542,6 +542,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "a blank name": (lambda run: run.step(" ", int), "needs a name"),
     "a name of our own": (lambda run: run.step("~sleep:1", int), "needs a name"),
     "no function": (lambda run: run.step("x", 7), "needs a function"),
+    "the key of no name": (lambda run: run.key(7), "run.key: needs the name of a step, not int"),
     "a negative sleep": (lambda run: run.sleep(-1), "number of seconds"),
 }
 
@@ -752,3 +753,9 @@ def test_a_run_survives_workers_that_are_killed(url: str, store: holdfast.Blocki
     assert process_of(store).outcome == Completed(15)
     assert kills == 5
     assert effects.read_text().split() == ["0", "1", "2", "3", "4", "5"], "each step was recorded before the kill"
+
+
+def test_a_handle_follows_from_the_beginning_by_default_and_with_none(store: holdfast.BlockingStore) -> None:
+    run = store.processes.start("research", id="run-1")
+    store.processes.complete("run-1", holdfast.processes.Completed())
+    assert [event.type for event in run.follow(None)] == [event.type for event in run.follow()] == ["process.completed"]

@@ -192,6 +192,7 @@ def test_a_child_that_was_started_otherwise_is_a_conflict(file_url: str) -> None
         record(file_url, store, usual)
         found = replayed(file_url, store, changed)
     assert [(one.kind, one.step) for one in found.differences] == [("conflict", "~started:r1/child:1")]
+    assert "run.start of child 'r1/child:1'" in found.differences[0].problem
 
 
 def test_runs_that_cannot_be_replayed_are_refused_by_name(file_url: str) -> None:

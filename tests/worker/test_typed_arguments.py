@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import pydantic
 import pytest
@@ -93,6 +93,14 @@ async def defaulted(run: Run, question: Question | None = DEFAULT) -> Any:
     return None if question is None else [type(question).__name__, question.text, question.depth]
 
 
+class State(TypedDict):
+    asked: int
+
+
+async def keyed(run: Run, state: State) -> Any:
+    return state
+
+
 async def by_name(run: Run, *, question: Question | None) -> Any:
     return await optional(run, question)
 
@@ -174,8 +182,10 @@ def test_none_and_default_values_are_arguments(handler: Any, args: Any, expected
         (counted, {"number": None}, "number: expected int, got NoneType"),
         (counted, {"number": 7, "words": ["a", 8]}, "words: expected str, got int at [1]"),
         (counted, {"number": 7, "mood": "sad"}, "mood: expected typing.Literal['good', 'bad'], got str"),
+        (keyed, {"state": {"asked": "a"}}, "state: expected int, got str at ['asked']"),
+        (keyed, {"state": {}}, "state: expected State, got no 'asked'"),
     ],
-    ids=["none", "type", "mixed", "no field", "untyped", "plain", "no value", "inside", "literal"],
+    ids=["none", "type", "mixed", "no field", "untyped", "plain", "no value", "inside", "literal", "key", "no key"],
 )
 def test_arguments_that_do_not_fit_are_named_and_none_is_lost(handler: Any, args: Any, says: str) -> None:
     outcome = outcome_of(handler, args)

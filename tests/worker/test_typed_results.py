@@ -6,12 +6,13 @@ import asyncio
 import dataclasses
 import datetime
 import sys
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NewType, TypedDict
 
 import msgspec
 import pydantic
 import pytest
+import typing_extensions
 
 import holdfast
 from holdfast import typed_values
@@ -32,6 +33,32 @@ class Report(pydantic.BaseModel):
 @dataclasses.dataclass
 class Plan:
     question: str
+
+
+class State(TypedDict):
+    asked: int
+
+
+class LaterState(typing_extensions.TypedDict, total=False):
+    asked: typing_extensions.Required[int]
+    states: list[State]
+
+
+class SoonState(TypedDict):
+    asked: typing_extensions.NotRequired[int]
+
+
+class Planned(TypedDict):
+    plan: Plan
+    later: list[Planned]
+
+
+class Unknown(TypedDict):
+    asked: NotThere  # type: ignore[name-defined]  # noqa: F821 - as one for type checkers only
+
+
+Number = NewType("Number", int)
+PlanOfDay = NewType("PlanOfDay", Plan)
 
 
 REPORT = Report(title="Tea", sources=[Source(url="https://example.org/", seen=datetime.date(2026, 1, 2))])  # type: ignore[arg-type]
@@ -209,6 +236,18 @@ def test_a_handler_or_step_that_returns_another_type_fails_by_name(way: str) -> 
         (dict, {"a": 1}, []),
         (Any, "a", ...),
         (Callable[[], int], "a", ...),
+        (Literal[1], 1, True),
+        (Number, 1, "a"),
+        (Annotated[int, "times"], 1, "a"),
+        (Sequence[int], [1], ["a"]),
+        (Mapping[str, int], {"a": 1}, {"a": "b"}),
+        (State, {"asked": 1, "more": 2}, {"asked": "a"}),
+        (list[State], [{"asked": 1}], [{}]),
+        (State | None, {"asked": 1}, []),
+        (LaterState, {"asked": 1}, {"states": []}),
+        (LaterState, {"asked": 1, "states": [{"asked": 1}]}, {"asked": 1, "states": [{"asked": "a"}]}),
+        (SoonState, {}, {"asked": "a"}),
+        (Unknown, {"asked": "a"}, ...),
     ],
 )
 def test_a_result_that_fits_is_taken_and_any_other_refused(declared: Any, right: Any, wrong: Any) -> None:
@@ -229,6 +268,33 @@ def test_an_alias_that_names_itself_is_followed_once() -> None:
     assert typed_values.result_document({"a": ["b", None]}, names["Json"]) == {"a": ["b", None]}
     with pytest.raises(TypeError, match="expected"):
         typed_values.result_document({"a": [1.5]}, names["Json"])
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        (Planned, {"plan": Plan("why"), "later": [{"plan": Plan("how"), "later": []}]}),
+        (list[Planned], [{"plan": Plan("why"), "later": []}]),
+        (PlanOfDay, Plan("why")),
+        (Annotated[Plan, "of the day"], Plan("why")),
+        (Annotated[int, msgspec.Meta(ge=0)], 7),
+    ],
+)
+def test_objects_below_keys_and_other_names_of_types_come_back(declared: Any, value: Any) -> None:
+    document = typed_values.result_document(value, declared)
+    assert typed_values.is_typed(declared)
+    assert typed_values.decoded(msgspec.json.decode(msgspec.json.encode(document)), declared) == value
+
+
+def test_bounds_of_a_type_hold() -> None:
+    with pytest.raises(msgspec.ValidationError, match=">= 0"):
+        typed_values.result_document(-1, Annotated[int, msgspec.Meta(ge=0)])
+
+
+def test_a_key_that_would_be_lost_is_refused() -> None:
+    value = [{"plan": Plan("why"), "later": [], "more": 1}]
+    with pytest.raises(TypeError, match=r"a dict at \[0\] has keys that its type does not declare.*: more$"):
+        typed_values.result_document(value, list[Planned])
 
 
 def test_the_keys_of_a_declared_dictionary_keep_their_type() -> None:

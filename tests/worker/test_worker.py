@@ -72,6 +72,30 @@ def test_a_turn_is_committed_and_its_work_settled(url: str, store: holdfast.Bloc
     assert [entry.turn_id for entry in session.history()] == ids
 
 
+@pytest.mark.parametrize("way", ["plain", "async"])
+def test_a_turn_reads_and_writes_other_sessions_through_its_store(
+    url: str, store: holdfast.BlockingStore, way: str
+) -> None:
+    worker = Worker(url, concurrency=1)
+
+    def answer(turn: holdfast.blocking.Turn) -> None:
+        turn.store.sessions.handle("notes").append("seen")
+        turn.add(turn.store.sessions.handle("profile").messages()[0])
+
+    async def answer_async(turn: holdfast.Turn) -> None:
+        await turn.store.sessions.handle("notes").append("seen")
+        turn.add((await turn.store.sessions.handle("profile").messages())[0])
+
+    worker.turn(answer_async if way == "async" else answer)
+    store.sessions.handle("profile").append("Ada")
+    put(store, "who am I?")
+    worker.run(until_idle=True)
+    assert store.sessions.handle("chat").messages() == ["Ada"]
+    assert store.sessions.handle("notes").messages() == ["seen"]
+    with store.sessions.handle("chat").turn("t1") as turn:
+        assert turn.store is None
+
+
 def test_a_session_has_one_turn_at_a_time_and_sessions_run_side_by_side(
     url: str, store: holdfast.BlockingStore
 ) -> None:
@@ -189,6 +213,7 @@ FAILING: dict[str, tuple[Callable[[Job], Any], str]] = {
     "awaits what was cancelled": (await_a_cancelled_task, "CancelledError"),
     "ends the program": (raising(SystemExit(3)), "SystemExit: 3"),
     "stops an iteration": (raising(StopIteration()), "RuntimeError: the function raised StopIteration"),
+    "closes a generator": (raising(GeneratorExit()), "RuntimeError: the function raised GeneratorExit"),
     "cannot be printed": (raising(Unprintable()), "Unprintable"),
     "loses another claim": (raising(holdfast.ClaimLost("other", "claim:1")), "ClaimLost: claim 'claim:1'"),
 }
@@ -738,3 +763,44 @@ def test_a_message_that_joins_the_last_attempt_of_another_has_its_own_attempts(
     worker.run(until_idle=True)
     dead = [(batch.items[0].payload, batch.attempts) for batch in store.queue.dead_letters()]
     assert (dead, chat.messages()) == ([("first", 2)], [["second"]])
+
+
+def test_a_turn_that_another_write_overtook_is_run_again_without_an_attempt(
+    url: str, store: holdfast.BlockingStore
+) -> None:
+    worker = Worker(url)
+    chat = store.sessions.create("chat")
+    seen: list[tuple[int, int]] = []
+
+    @worker.turn(retry=Retry(1))
+    def answer(turn: holdfast.blocking.Turn) -> None:
+        assert turn.claim is not None
+        seen.append((turn.claim.batches[0].attempts, len(turn.messages)))
+        if len(seen) < 3:
+            chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(payload="note")])))
+        turn.add("answer")
+
+    chat.enqueue("hello")
+    worker.run(until_idle=True)
+    assert seen == [(1, 0), (1, 1), (1, 2)]
+    assert (worker.tally.done, worker.tally.failed, worker.tally.dead) == (1, 0, 0)
+    assert chat.messages() == ["note", "note", "answer"]
+
+
+def test_a_turn_that_is_always_overtaken_fails_with_advice(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    chat = store.sessions.create("chat")
+    calls: list[object] = []
+
+    @worker.turn(retry=Retry(2, backoff_s=0, jitter=0))
+    def answer(turn: holdfast.blocking.Turn) -> None:
+        calls.append(turn.input)
+        chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(payload="note")])))
+        turn.add("answer")
+
+    chat.enqueue("hello")
+    worker.run(until_idle=True)
+    [dead] = store.queue.dead_letters()
+    assert (len(calls), dead.attempts) == (8, 2)
+    assert "session.enqueue" in (dead.last_error or "")
+    assert "redo the call" not in (dead.last_error or "")

@@ -1,7 +1,7 @@
-"""Lets one thread sleep until a time, until another thread rings, or until a process of this host ends.
+"""Lets one thread sleep until a time, until another thread wakes it, or until a process of this host ends.
 
 The end of a process is seen by a file descriptor, where the system has them (Linux 5.3). Elsewhere no process is
-watched, and the thread must look at it itself.
+watched, and the thread must check it itself.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Alarm:
             self.has_ended = True
 
     def close(self) -> None:
-        """Release the descriptors, once no thread sleeps or rings any more."""
+        """Release the descriptors, once no thread uses them."""
         self._forget()
         bell, self._bell = self._bell, None
         if bell is not None:

@@ -1,4 +1,4 @@
-"""Tasks of a worker beside its handlers: each acts while there is something to do, and sleeps otherwise."""
+"""Background tasks of a worker: each acts while there is something to do, and sleeps otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.worker.running import AWAY_S
 from holdfast.worker.schedules import Schedules
 
 PUT_OFF_S = 60.0
-"""Pause after an error that only a person can mend."""
+"""Pause after an error that only an operator can fix."""
 
 
 class BackgroundTask:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar, overload
 
+import holdfast
 from holdfast.worker.blocking_calls import OnLoop, SharedStore
 from holdfast.worker.children import Child
 from holdfast.worker.journal import JournalUse
@@ -55,7 +56,7 @@ class BlockingRun:
 
     @property
     def cancelled(self) -> bool:
-        """True once the worker has given up on this call, or the run is to be cancelled: return then."""
+        """True once the worker has given up on this call, or the run is being cancelled: the handler should return."""
         return self._run.cancelled
 
     def _require_wanted(self) -> None:
@@ -114,6 +115,11 @@ class BlockingRun:
     def continue_as_new(self, args: Any = None, *, version: str | None = None) -> NoReturn:
         """End this run, and continue as a new one with these arguments; see `Run.continue_as_new`."""
         self._run.continue_as_new(args, version=version)
+
+    def gather(self, *branches: object) -> NoReturn:  # noqa: ARG002 - as of `Run`
+        """Refuse: a plain handler has one thread, and calls its steps one after the other."""
+        problem = "needs an `async def` handler; a plain one calls its steps one after the other, or starts children"
+        raise holdfast.InvalidRequest("run.gather", problem)
 
     def now(self) -> int:
         """Return the recorded time of the store's clock in milliseconds."""

@@ -48,7 +48,7 @@ class Caller:
         are `left` running: the next attempt would call them a second time meanwhile.
         """
         limit = asyncio.timeout(handler.timeout_s)
-        tell = partial(_tell_overdue, handler, limit, held, "in a thread, which cannot be stopped")
+        tell = partial(_warn_overdue, handler, limit, held, "in a thread, which cannot be stopped")
         function = partial(handler.function, *arguments, **(named or {}))
         try:
             return await self._within(limit, handler, function, subject, held, tell)
@@ -90,7 +90,7 @@ class Caller:
         if handler.timeout_s is None:
             yield
             return
-        tell = partial(_tell_overdue, handler, limit, held, "because it swallows CancelledError", CANCEL_S)
+        tell = partial(_warn_overdue, handler, limit, held, "because it swallows CancelledError", CANCEL_S)
         timer = self.loop.call_later(handler.timeout_s + CANCEL_S, tell)
         try:
             yield
@@ -127,7 +127,7 @@ class Caller:
                 answer.result()
 
 
-def _tell_overdue(
+def _warn_overdue(
     handler: Registered, limit: asyncio.Timeout, held: Held | None, reason: str, for_s: float = 0.0
 ) -> None:
     """Log a call that keeps running after its time limit cancelled it."""
@@ -215,5 +215,7 @@ def _call_in_thread(
 
 
 def _raisable(error: BaseException) -> BaseException:
-    """Return an error that a future can carry: StopIteration would end the coroutine that waits for it."""
-    return RuntimeError("the function raised StopIteration") if isinstance(error, StopIteration) else error
+    """Return an error that a future can carry: these two would end, or close, the coroutine that waits for it."""
+    if isinstance(error, StopIteration | GeneratorExit):
+        return RuntimeError(f"the function raised {type(error).__name__}")
+    return error

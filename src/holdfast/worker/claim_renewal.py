@@ -40,6 +40,8 @@ class Held:
         """True once its loss has cancelled the handler."""
         self.is_settling = False
         """True from the moment at which its settlement is sent: its answer, and not a renewal, tells if it is lost."""
+        self.awaits_answer = False
+        """True once a renewal was refused while it is settling: it is settled or lost, and the answer says which."""
         self.may_run_again = True
         """False once a handler was called that must not be called again: then the claim is not given back."""
         self.is_settled = False
@@ -84,6 +86,19 @@ class Held:
         return resource.process_id if isinstance(resource, holdfast.leases.OnProcess) else resource.session_id
 
 
+class Ask:
+    """A call that may take a claim. Until its answer is read, the worker may hold a claim of which it does not know."""
+
+    def __init__(self, ttl_ms: int) -> None:
+        self.ttl_ms = ttl_ms
+        self.sent_s = time.monotonic()
+        """The time from which the claim lasts at least."""
+
+    def due_s(self) -> float:
+        """Return when the unknown claim is to be renewed."""
+        return self.sent_s + self.ttl_ms / 1000 / ROUNDS_A_LIFE
+
+
 class ClaimRenewer:
     """The thread that renews claims. `store` is used by this thread alone."""
 
@@ -99,13 +114,13 @@ class ClaimRenewer:
         self._here: Identity = own_identity()
         self._neighbours: list[holdfast.workers.WorkerInfo] = []
         self._report_s = 0.0
-        self._listed_s = 0.0
         self._is_shown_idle = False
         """True if the last report says that nothing runs."""
         self._looked_s = 0.0
         self._wakes_s = 0.0
         """The time at which the thread wakes by itself."""
         self._held: set[Held] = set()
+        self._asks: set[Ask] = set()
         self._changed = threading.Lock()
         self._alarm = Alarm()
         self._is_over = False
@@ -132,6 +147,21 @@ class ClaimRenewer:
             else:
                 self._give_up(one)
 
+    def ask(self, ttl_ms: int) -> Ask:
+        """Renew a claim that a call may take, although its answer is not read: the event loop may be blocked."""
+        asked = Ask(ttl_ms)
+        with self._changed:
+            self._asks.add(asked)
+            wakes_late = asked.due_s() < self._wakes_s
+        if wakes_late:
+            self._alarm.ring()
+        return asked
+
+    def answered(self, asked: Ask) -> None:
+        """The answer is read: what it took, if anything, is held or given back."""
+        with self._changed:
+            self._asks.discard(asked)
+
     def drop(self, held: Held) -> None:
         """Renew a claim no more."""
         held.is_settled = True
@@ -142,9 +172,13 @@ class ClaimRenewer:
         """Stop the handlers of claims that may have expired, also while a renewal hangs."""
         now_s = time.monotonic()
         with self._changed:
-            overdue = [held for held in self._held if held.is_over(now_s)]
+            overdue = [held for held in self._held if held.is_over(now_s) and not held.awaits_answer]
         for held in overdue:
             self._give_up(held)
+
+    def is_overdue(self, held: Held) -> bool:
+        """Return whether a claim may have expired now."""
+        return held.is_over(time.monotonic())
 
     def give_up_all(self) -> list[holdfast.WorkClaim | holdfast.leases.Lease]:
         """Renew nothing more, and return what is still held and can be given back. The rest expires."""
@@ -179,52 +213,58 @@ class ClaimRenewer:
 
     def _do_what_is_due(self) -> None:
         with self._changed:
-            is_due = self._is_due()
             # All of them, although one alone may be due: they share a trip.
-            held = list(self._held) if self._renewal_due_s() <= time.monotonic() else None
-        if is_due:
+            now_s = time.monotonic()
+            held = list(self._held) if self._due_s() <= now_s else None
+            asks = [asked for asked in self._asks if asked.due_s() <= now_s]
+        if asks:
+            self._renew_unknown(asks)
+        if held is not None:
             self._renew(held)
             self._release_dead_neighbours()
         self._release_dead_neighbour()
 
-    def _is_due(self) -> bool:
-        return self._due_s() <= time.monotonic()
-
     def _due_s(self) -> float:
-        return min(self._listed_s + self._lease_ms / 1000 / ROUNDS_A_LIFE, self._renewal_due_s())
-
-    def _renewal_due_s(self) -> float:
         # The report of an idle worker is a commit, and on SQLite each commit wakes the watchers of all processes.
         share = IDLE_SHARE if self._is_shown_idle and not self._held else 1 / ROUNDS_A_LIFE
         return min([self._report_s + self._lease_ms / 1000 * share, *(held.due_s() for held in self._held)])
 
     def _pause_s(self) -> float:
-        pause_s = max(0.0, self._due_s() - time.monotonic())
+        due_s = min([self._due_s(), *(asked.due_s() for asked in self._asks)])
+        pause_s = max(0.0, due_s - time.monotonic())
         is_watched = not self._neighbours or self._neighbours[0].pid == self._alarm.watched
         return pause_s if is_watched else min(pause_s, LOOK_AT_NEIGHBOUR_S)
 
     # Renewing.
 
-    def _renew(self, held: list[Held] | None) -> None:
-        """Renew claims, one trip for each lifetime, and report the worker with the one of its own. Find neighbours.
-
-        With None, only find neighbours, which writes nothing.
-        """
+    def _renew(self, held: list[Held]) -> None:
+        """Renew claims, one trip for each lifetime, and report the worker with the one of its own. Find neighbours."""
         sent_s = time.monotonic()
-        lifetimes = {self._lease_ms, *(one.ttl_ms for one in held or ())}
+        lifetimes = {self._lease_ms, *(one.ttl_ms for one in held)}
         try:
-            if held is not None:
-                for ttl_ms in sorted(lifetimes):
-                    self._renew_alike([one for one in held if one.ttl_ms == ttl_ms], ttl_ms, sent_s, held)
+            for ttl_ms in sorted(lifetimes):
+                self._renew_alike([one for one in held if one.ttl_ms == ttl_ms], ttl_ms, sent_s, held)
             self._neighbours = self._found_neighbours()
-            self._listed_s = sent_s
         except Exception as error:
             # Catch even unexpected errors: without this thread, every claim of the worker would expire.
             self.outages.note(error)
             log_event("worker", WARNING, "could not renew claims (%(error_class)s)", error_class=_name(error))
             self.give_up_overdue()
-            # The database is away: try again soon, but not in a busy loop.
+            # The database is down: try again soon, but not in a busy loop.
             time.sleep(min(0.5, min(lifetimes) / 1000 / 10))
+
+    def _renew_unknown(self, asks: list[Ask]) -> None:
+        """Renew all that the worker holds, by its id: claims whose answers are not read are among it."""
+        sent_s = time.monotonic()
+        try:
+            self._store.workers.renew(self._owner_id, ttl_ms=max(asked.ttl_ms for asked in asks))
+        except Exception as error:
+            self.outages.note(error)
+            log_event("worker", WARNING, "could not renew claims (%(error_class)s)", error_class=_name(error))
+            time.sleep(min(0.5, min(asked.ttl_ms for asked in asks) / 1000 / 10))
+            return
+        for asked in asks:
+            asked.sent_s = sent_s
 
     def _renew_alike(self, held: list[Held], ttl_ms: int, sent_s: float, every: list[Held]) -> None:
         most = self._store.limits.page
@@ -248,7 +288,9 @@ class ClaimRenewer:
         for (one, _), kept in zip([*claims, *leases], [*beat.claims, *beat.leases], strict=True):
             if kept is not None:
                 one.accepted(sent_s)
-            elif not one.is_settling:
+            elif one.is_settling:
+                one.awaits_answer = True
+            else:
                 self._give_up(one)
 
     def _renewed(

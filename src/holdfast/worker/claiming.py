@@ -8,14 +8,15 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import holdfast
 from holdfast.log import ERROR, WARNING, log_event
+from holdfast.worker.claim_renewal import Ask
 from holdfast.worker.running import AWAY_S, Runner
 
 C = TypeVar("C")
 
-Claimed: TypeAlias = tuple[C, float]
-"""A claim, and the time at which it was asked for."""
-LOOK_AGAIN_MS = 60_000
-"""Longest sleep. Work that comes, or becomes due, ends a sleep at once."""
+Claimed: TypeAlias = tuple[C, Ask]
+"""A claim, and the call that took it."""
+LOOK_AGAIN_MS = 600_000
+"""Longest sleep. New or due work ends a sleep at once; a database polls for lost notifications itself."""
 
 
 class Slots:
@@ -25,7 +26,7 @@ class Slots:
         self._free = asyncio.Semaphore(size)
         self._waiting: list[Claimer[Any]] = []
 
-    def are_wanted_beside(self, claimer: Claimer[Any]) -> bool:
+    def are_wanted_by_others(self, claimer: Claimer[Any]) -> bool:
         """Return whether another claimer waits for a slot."""
         return any(waiting is not claimer for waiting in self._waiting)
 
@@ -53,8 +54,8 @@ class Source(Protocol[C]):
         """Claim the next work. Return None if nothing can be claimed."""
         ...
 
-    async def run(self, claimed: Claimed[C], *, goes_on: Callable[[], bool]) -> Claimed[C] | None:
-        """Run a claim to its settlement. While `goes_on()`, it may take the next claim in the same trip."""
+    async def run(self, claimed: Claimed[C], *, may_claim_next: Callable[[], bool]) -> Claimed[C] | None:
+        """Run a claim to its settlement. While `may_claim_next()`, it may take the next claim in the same trip."""
         ...
 
 
@@ -110,13 +111,17 @@ class Claimer(Generic[C]):
         following: Claimed[C] | None = claimed
         try:
             while following is not None:
-                following = await self._source.run(following, goes_on=self._goes_on)
+                asked = following[1]
+                try:
+                    following = await self._source.run(following, may_claim_next=self._may_claim_next)
+                finally:
+                    self._runner.let_go_of_answer(asked)
         finally:
             self._slots.give_back()
 
-    def _goes_on(self) -> bool:
+    def _may_claim_next(self) -> bool:
         """Return whether this slot may take the next claim together with a settlement."""
-        return not self._runner.is_finishing and not self._slots.are_wanted_beside(self)
+        return not self._runner.is_finishing and not self._slots.are_wanted_by_others(self)
 
 
 class Serving(Protocol):

@@ -1,4 +1,4 @@
-"""Continues a run as a new one: the old one ends and the new one starts in one transaction, and no signal is lost."""
+"""Continues a run as a new one: one transaction ends the old one and starts the new one, and no signal is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTINUED = "run.continued"
 
 
 TRANSACTION_MS = 5_000
-"""Time limit of the transaction, beside that for its signals."""
+"""Time limit of the transaction, without that for its signals."""
 SIGNAL_MS = 20
 """Time for each signal in it."""
 
@@ -105,7 +105,7 @@ async def _carry_over(
 ) -> None:
     """Give the next run the signals that were not taken, after those that it has got of each name.
 
-    Signals of children that ended are left: the next run looks at a child before it waits for one.
+    Signals of children that ended are left: the next run reads a child before it waits for one.
     """
     gone = run.signals.gone()
     drafts = [

@@ -1,4 +1,4 @@
-"""An error as a document from which an equal one is made: of the same class, with the same text and attributes.
+"""Records an error as a document and recreates it: of the same class, with the same text and attributes.
 
 An error that no document can hold whole has no record, so that a handler never meets it in two forms. Classes are
 looked up among the loaded modules, and never imported.
@@ -30,7 +30,7 @@ class _Unrecordable(Exception):
 
 
 class UnknownErrorClass(Exception):
-    """The class of a recorded error is not loaded, or does not make an equal error any more."""
+    """The class of a recorded error is not loaded, or no longer makes an equal error."""
 
 
 def recorded_error(error: Exception, most_bytes: int, most_depth: int) -> dict[str, Any] | None:

@@ -32,12 +32,12 @@ class StepFacts(msgspec.Struct, frozen=True):
 class ChildFacts(msgspec.Struct, frozen=True):
     """A run that the run has started, and its status; None if it was pruned.
 
-    If the child continued as a new run, or was retried, the status is that of the last such run, `goes_on_as`.
+    If the child continued as a new run, or was retried, the status is that of the last such run, `newest_id`.
     """
 
     id: str
     status: holdfast.processes.ProcessStatus | None
-    goes_on_as: str | None = None
+    newest_id: str | None = None
     detached: bool = False
 
 

@@ -215,7 +215,7 @@ def _require_parameter(registered: Registered) -> None:
 
     try:
         signature = registered.signature
-    except (TypeError, ValueError):  # a function of C code that does not say
+    except (TypeError, ValueError):  # a function of C code without a signature
         return
     bind = signature.bind_partial if registered.shape == "process" else signature.bind
     try:

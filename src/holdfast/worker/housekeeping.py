@@ -1,4 +1,4 @@
-"""Collects garbage now and then, in one worker at a time: housekeeping is a run that sleeps between its rounds.
+"""Collects garbage periodically, in one worker at a time: housekeeping is a run that sleeps between its rounds.
 
 Another worker takes it over when its worker dies, and its process shows the error of a round that failed.
 """

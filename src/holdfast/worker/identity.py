@@ -1,7 +1,7 @@
 """Identify this process, and prove that a worker of this host is dead.
 
 Proof needs the same boot and the same PID namespace, and that the process is gone, is a zombie, or began at another
-time: then its number was given to another process. Where the system does not tell, no worker is provably dead.
+time: then its number was given to another process. Where the system does not report it, no worker is provably dead.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def own_identity() -> Identity:
 
 
 def is_provably_dead(worker: holdfast.workers.WorkerInfo, here: Identity) -> bool:
-    """Return True if the process of a worker is certainly not running any more."""
+    """Return True if the process of a worker has certainly ended."""
     if None in (here.boot_id, here.pid_namespace, here.process_start, worker.process_start):
         return False
     if (worker.boot_id, worker.pid_namespace) != (here.boot_id, here.pid_namespace):

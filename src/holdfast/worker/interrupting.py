@@ -1,4 +1,4 @@
-"""Notices that a person interrupted a turn, cancels its handler, and stores what the handler keeps.
+"""Notices that a turn was interrupted, cancels its handler, and stores what the handler keeps.
 
 The interrupt has settled the work and reserved the session for this worker: the next turn of the session waits until
 the reservation is released here, or ends by itself.

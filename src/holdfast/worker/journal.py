@@ -30,7 +30,7 @@ MOST_BYTES = 64 * 1024 * 1024
 """Bytes of recorded events from which on no step begins."""
 
 MOST_CARRIED = 1_000
-"""Signals that a run carries over when it continues. They are copied in one transaction, beside other writers."""
+"""Signals that a run carries over when it continues. They are copied in one transaction, while others write."""
 
 
 class JournalUse(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class JournalUse(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> str | None:
-        """Say which limit is reached, None if there is room."""
+        """Return the limit that is reached, None if there is room."""
         if self.events >= self.most_events:
             return f"has {self.events} events, the limit is {self.most_events}"
         if self.size_bytes >= self.most_bytes:

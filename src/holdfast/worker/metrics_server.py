@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import holdfast
+from holdfast.activity import Pace
 from holdfast.log import WARNING, log_event
 from holdfast.loopback import LOOPBACK, host_of
 from holdfast.metrics import MEDIA_TYPE, Family, of_depths, of_worker, rendered
@@ -22,6 +24,8 @@ from holdfast.worker.worker import Worker
 OUTCOMES: Final = ("done", "failed", "dead", "lost", "interrupted", "held")
 """Fields of a worker's tally."""
 MOST_KINDS: Final = 1_000
+DEPTHS_EVERY_S: Final = 1.0
+"""Age up to which depths of queues are served again. Reading them costs more, the more work waits."""
 SOCKET_S: Final = 10.0
 """A client that is silent for so long is disconnected."""
 
@@ -71,12 +75,13 @@ class _Handler(BaseHTTPRequestHandler):
 def metrics_served(worker: Worker, host: str, port: int) -> Generator[int]:
     """Serve the numbers of a worker while the block runs. Yields the port, which is a free one if 0 was given."""
     store = worker.open_own_store()
+    depths = None if store is None else _Depths(store)
 
     def families() -> list[Family]:
         counts = {name: getattr(worker.tally, name) for name in OUTCOMES}
         own = of_worker(counts, running=worker.calls_running, concurrency=worker.concurrency)
         try:
-            return own + ([] if store is None else _depths(store))
+            return own + ([] if depths is None else depths.read())
         except holdfast.HoldfastError as error:
             log_event(
                 "worker", WARNING, "could not read queue depths (%(error_class)s)", error_class=type(error).__name__
@@ -98,5 +103,20 @@ def metrics_served(worker: Worker, host: str, port: int) -> Generator[int]:
             store.close()
 
 
-def _depths(store: holdfast.BlockingStore) -> list[Family]:
-    return of_depths(store.queue.depths(limit=min(MOST_KINDS, store.limits.page)), store.now_ms())
+class _Depths:
+    """Depths of queues that all scrapers share."""
+
+    def __init__(self, store: holdfast.BlockingStore) -> None:
+        self._store = store
+        self._reading = threading.Lock()
+        self._pace = Pace(DEPTHS_EVERY_S)
+        self._families: list[Family] = []
+
+    def read(self) -> list[Family]:
+        with self._reading:
+            begun_s = time.monotonic()
+            if self._pace.is_due(begun_s):
+                page = self._store.queue.depths(limit=min(MOST_KINDS, self._store.limits.page))
+                self._families = of_depths(page, self._store.now_ms())
+                self._pace.done(begun_s=begun_s, now_s=time.monotonic())
+            return self._families

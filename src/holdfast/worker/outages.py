@@ -1,4 +1,4 @@
-"""Remembers when a worker last could not reach its database: work that is lost then is not to blame for it."""
+"""Records when a worker last could not reach its database: work that is lost meanwhile keeps its attempts."""
 
 from __future__ import annotations
 

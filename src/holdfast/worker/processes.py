@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -32,7 +31,8 @@ from holdfast.worker.retries import hold_delay_ms, require_attempt
 from holdfast.worker.run import IN_MEMORY_MS, InThread, Run
 from holdfast.worker.run_errors import Continued, StepConflict, Suspended
 from holdfast.worker.running import Runner, described
-from holdfast.worker.steps import checked_result, hash_of
+from holdfast.worker.step_facts import hash_of
+from holdfast.worker.steps import checked_result
 from holdfast.worker.successors import successor_of
 from holdfast.worker.tally import Failure
 
@@ -71,12 +71,11 @@ class Runs:
 
     async def claim(self) -> Claimed[holdfast.processes.RunClaim] | None:
         """Claim the run that has been due longest."""
-        sent_s = time.monotonic()
         asking = self._store.processes.claim_next(
             owner_id=self._runner.owner_id, kinds=self._kinds, ttl_ms=self._lease_ms
         )
-        claim = await self._runner.uncut(asking, self._give_back)
-        return None if claim is None else (claim, sent_s)
+        _, claimed = await self._runner.claimed(asking, lambda claim: claim, self._lease_ms, self._give_back)
+        return claimed
 
     async def _give_back(self, claim: holdfast.processes.RunClaim | None) -> None:
         if claim is None or self._must_expire(claim):
@@ -92,23 +91,24 @@ class Runs:
     # Running.
 
     async def run(
-        self, claimed: Claimed[holdfast.processes.RunClaim], *, goes_on: Callable[[], bool]
+        self, claimed: Claimed[holdfast.processes.RunClaim], *, may_claim_next: Callable[[], bool]
     ) -> Claimed[holdfast.processes.RunClaim] | None:
         """Run one claim until the run ends, sleeps, or is given back. Return the one that was claimed with its end."""
-        claim, sent_s = claimed
+        claim, asked = claimed
         runner = self._runner
         journal = Journal(self._store, claim)
         run = Run(claim, self._store, journal, runner.persist)
         run.in_memory_ms, run.in_thread = self._in_memory_ms, self._in_thread(run.left_calls)
         run.check_start = runner.handlers.check_start
         handler = runner.handlers.of_run(run.kind, run.version)
-        with runner.holding(claim.lease, self._lease_ms, sent_s) as held:
+        with runner.holding(claim.lease, self._lease_ms, asked) as held:
             held.may_run_again = not self._must_expire(claim)
+            run.steps.may_be_lost = partial(runner.may_be_lost, held)
             try:
                 await runner.persist("cannot load a run", journal.load)
                 outcome = await self._outcome(handler, run, journal, held)
                 held.is_settling = True
-                if goes_on() and isinstance(outcome, holdfast.processes.Completed):
+                if may_claim_next() and isinstance(outcome, holdfast.processes.Completed):
                     return await self._settle_and_claim(run, outcome)
                 await self._settle(run, outcome)
             except Suspended as asleep:
@@ -195,6 +195,7 @@ class Runs:
         if run.steps.journal.cancel is not None:  # since the call began, and the handler swallowed it
             return cancelled(journal, None)
         await self._finish_steps(run)
+        run.steps.require_not_continued()
         if handler.recovery == "external" and value is None:
             await run.steps.record(HANDED_OVER, {"value": None})
             raise Suspended(None, holdfast.processes.SignalWait(OUTSIDE, ordinal=1))
@@ -203,8 +204,9 @@ class Runs:
         )
 
     async def _finish_steps(self, run: Run) -> None:
-        """Record the last failures that the handler caught, if it asked for everything that is recorded."""
+        """Record the last failures that the handler caught, if it awaited its calls and asked for all records."""
         run.steps.require_all_asked()
+        run.steps.unawaited.require_none()
         await run.steps.record_failures()
 
     async def _call(self, handler: Registered, run: Run, journal: Journal, held: Held) -> Any:
@@ -271,12 +273,11 @@ class Runs:
         """End a run with its result, and claim the next one in the same trip, unless it has a parent to notify."""
         runner = self._runner
         if parent_run(run.claim.process.provenance.caused_by) is None:
-            sent_s = time.monotonic()
             settling = self._store.processes.complete_and_claim_next(
                 run.claim.lease, outcome, owner_id=runner.owner_id, kinds=self._kinds, ttl_ms=self._lease_ms
             )
             try:
-                _, following = await runner.uncut(settling, lambda answer: self._give_back(answer[1]))
+                _, following = await runner.claimed(settling, lambda answer: answer[1], self._lease_ms, self._give_back)
             except holdfast.InvalidRequest:
                 pass  # too large for an event, or refused: settled below, or named there
             except holdfast.Unavailable as error:
@@ -285,7 +286,7 @@ class Runs:
                     raise
             else:
                 runner.tally.done += 1
-                return None if following is None else (following, sent_s)
+                return following
         await self._settle(run, outcome)
         return None
 
@@ -293,7 +294,7 @@ class Runs:
         try:
             await self._complete(run, outcome)
         except holdfast.InvalidRequest as error:
-            # Never lost after its effects: a result that is too large for an event is stored beside it.
+            # Never lost after its effects: a result that is too large for an event is stored separately.
             if (
                 not isinstance(outcome, holdfast.processes.Completed)
                 or error.limit != self._store.limits.document_bytes
@@ -317,7 +318,7 @@ class Runs:
         parent = await newest_id(self._store, parent)
         async with self._store.transaction() as tx:
             await tx.processes.complete(run.id, outcome, lease=run.claim.lease)
-            await _tell(tx, parent, run.id)
+            await _signal_parent(tx, parent, run.id)
 
     async def _cancel_child(self, parent_id: str, child_id: str, outcome: holdfast.processes.ProcessOutcome) -> None:
         reason = f"its parent {parent_id!r} ended without a result"
@@ -336,9 +337,9 @@ class Runs:
 
         A refusal, such as of arguments that cannot be stored, fails the attempt.
         """
-        going_on = partial(continued, self._store, run, journal, over)
+        continuation = partial(continued, self._store, run, journal, over)
         try:
-            has_ended = await self._runner.persist("cannot continue a run", going_on)
+            has_ended = await self._runner.persist("cannot continue a run", continuation)
         except holdfast.HoldfastError as error:
             if _is_of(error, run.id) or isinstance(error, holdfast.errors.ReplayConflict):
                 raise
@@ -364,7 +365,7 @@ class Runs:
     async def _hold(self, run: Run, journal: Journal, conflict: StepConflict) -> None:
         """Hold a run whose code has changed: it loses no attempt, and is tried again, because the right code may come.
 
-        The first such call is recorded, so that all workers agree on the delay, and the log of the run says it.
+        The first such call is recorded, so that all workers agree on the delay, and the log of the run contains it.
         """
         persist, store = self._runner.persist, self._store
         name = f"{HELD}{hash_of(conflict.name)}"  # a name of any length
@@ -419,7 +420,7 @@ def abandoned(run: Run, journal: Journal, owner_id: str) -> holdfast.processes.A
     )
 
 
-async def _tell(tx: holdfast.Store, parent: str | None, child_id: str) -> None:
+async def _signal_parent(tx: holdfast.Store, parent: str | None, child_id: str) -> None:
     """Tell a parent that its child has ended, or the run that continued the parent meanwhile."""
     while parent is not None:
         try:
@@ -429,13 +430,13 @@ async def _tell(tx: holdfast.Store, parent: str | None, child_id: str) -> None:
         except holdfast.AlreadyTerminal:
             process = await tx.processes.get(parent)
             following = None if process is None else await successor_of(tx, process)
-            parent = None if following is None else following.id  # None: it does not wait any more
+            parent = None if following is None else following.id  # None: it no longer waits
         else:
             return
 
 
 def _listed(asleep: Suspended) -> tuple[holdfast.processes.RunWait, ...]:
-    """Return the waits that are stored: none if the time and the signal of the sleep say it."""
+    """Return the waits that are stored: none if they follow from the time and the signal of the sleep."""
     is_said = len(asleep.waits) == 1 and asleep.waits[0].kind in ("signal", "sleep")
     return () if is_said else asleep.waits[:MOST_WAITS]
 

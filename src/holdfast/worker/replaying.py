@@ -106,6 +106,7 @@ class _Replaying:
         found: list[Difference] = []
         try:
             value = await self._call()
+            self._steps.require_not_continued()
         except StepConflict:
             pass  # the steps have it
         except Continued as over:
@@ -148,11 +149,11 @@ class _Replaying:
         unasked = self._unasked()
         if not unasked and not isinstance(self._process.outcome, holdfast.processes.Completed):
             return []
-        goes_on = "the record continues without it" if unasked else "the run ended without it"
+        consequence = "the record continues without it" if unasked else "the run ended without it"
         kind: DifferenceKind = "other end" if self._journal.missing is None else "not recorded"
         hint = "" if self._journal.missing is None else ": the code is new, or the step failed and the error was caught"
         return [
-            Difference(kind, self._journal.missing_step, f"the handler stops at {place}, and {goes_on}{hint}"),
+            Difference(kind, self._journal.missing_step, f"the handler stops at {place}, and {consequence}{hint}"),
             *unasked,
         ]
 

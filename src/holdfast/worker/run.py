@@ -28,17 +28,19 @@ from holdfast.worker.journal import Journal, JournalUse, report_key, require_few
 from holdfast.worker.retries import Retry
 from holdfast.worker.run_errors import ChildFailed, Continued, Suspended
 from holdfast.worker.run_signals import Signals
-from holdfast.worker.steps import Persist, StepCall, Steps, hash_of, in_branch, in_step, milliseconds
+from holdfast.worker.step_facts import hash_of
+from holdfast.worker.steps import Persist, StepCall, Steps, in_branch, in_step, milliseconds
 from holdfast.worker.successors import newest_run
+from holdfast.worker.unawaited import noted
 
 T = TypeVar("T")
 InThread: TypeAlias = Callable[..., Awaitable[Any]]
-"""Calls a plain function beside the event loop."""
+"""Calls a plain function off the event loop."""
 
 IN_MEMORY_MS = 5_000
 """A wait up to this long keeps the slot of the worker. A longer one suspends the run."""
 LOOK_AT_CHILD_MS = 60_000
-"""Time until a run that waits for a child looks at it without a signal: others may have ended the child."""
+"""Interval at which a waiting run reads its child without a signal: another program may have ended the child."""
 
 
 class Run:
@@ -99,7 +101,7 @@ class Run:
 
     @property
     def journal(self) -> JournalUse:
-        """The part of the run's journal that the handler has got to, and the limits of the whole.
+        """The part of the run's journal up to this point of the handler, and the limits of the whole.
 
         It is the same whenever the handler runs again, so that the handler may decide by it. Signals that were not
         taken are not in it. `continue_as_new` continues with an empty journal.
@@ -108,7 +110,7 @@ class Run:
 
     @property
     def cancelled(self) -> bool:
-        """True once the worker has given up on this call, or the run is to be cancelled: return then."""
+        """True once the worker has given up on this call, or the run is being cancelled: the handler should return."""
         return self._given_up.is_set() or self.steps.is_cancelled
 
     @cancelled.setter
@@ -131,10 +133,11 @@ class Run:
     async def step(
         self, name: str, function: Callable[..., T], /, *args: Any, retry: Retry | None = None, **named: Any
     ) -> T: ...
+    @noted
     async def step(
         self, name: str, function: Callable[..., Any], /, *args: Any, retry: Retry | None = None, **named: Any
     ) -> Any:
-        """Call a function, record its result under the name, and return it. Recorded before: return that at once.
+        """Call a function, record its result under the name, and return it. Return the record if there is one.
 
         The result is a JSON document, or a value of the type that the function declares to return. With `retry`, a
         call that fails is made again after a back-off, which holds no worker if it is long; after the last attempt
@@ -169,6 +172,7 @@ class Run:
 
         It is the same in a retry of the run, too.
         """
+        _require_text("run.key", name)
         # No "/" in the last part: the key of step `b/c` of run `a` is not that of step `c` of run `a/b`.
         return f"{self._original_id}/{part_of_id(name)}"
 
@@ -180,7 +184,8 @@ class Run:
     async def before(self, call: StepCall) -> None:
         """Wait until a step may be called, and record the failed steps before it that the handler caught."""
         await self._until(call.next_attempt_at_ms(), call.name)
-        self.steps.require_going_on(f"run.step({call.name!r})")
+        self.steps.require_running(f"run.step({call.name!r})")
+        self.steps.require_lease()
         await self.steps.record_failures()
 
     async def _until(self, at_ms: int | None, step: str | None = None) -> None:
@@ -223,7 +228,9 @@ class Run:
 
         The new run has the wake target, the parent, the signals that this one did not take, and the children that have
         not ended: `run.children` lists them there, and `run.child(id)` is a handle on one. `result` of this run is that
-        of the new one. `SignalsLeft` if there are more than 1,000 such signals.
+        of the new one. Not a coroutine: `await` before it is harmless, because it never returns. A handler that catches
+        its end, by a bare `except` for example, continues as new all the same.
+        `SignalsLeft` if there are more than 1,000 such signals.
         """
         self.steps.require_outside("run.continue_as_new")
         require_few(self.id, self._journal.signals, self.signals.gone())
@@ -231,10 +238,11 @@ class Run:
             given = typed_values.as_documents(args)
             if self.check_start is not None:
                 self.check_start(self.kind, version or self.version, given)
-        raise Continued(given, version)
+        self.steps.continue_as_new(Continued(given, version))
 
+    @noted
     async def gather(self, *branches: Awaitable[Any]) -> list[Any]:
-        """Run branches side by side. If some of them sleep, the run sleeps once no other branch can continue.
+        """Run branches concurrently. If some of them sleep, the run sleeps once no other branch can continue.
 
         A branch that fails, or continues the run as a new one, does so once the other branches have ended or sleep.
         """
@@ -258,7 +266,7 @@ class Run:
                 raise one.error
         for one in results:
             if isinstance(one, Continued):
-                raise one
+                self.steps.continue_as_new(one)
         if asleep:
             times = [one.due_at_ms for one in asleep if one.due_at_ms is not None]
             waits = [one.wait for one in asleep if one.wait is not None]
@@ -301,11 +309,13 @@ class Run:
 
     # Time and chance.
 
+    @noted
     async def now(self) -> int:
         """Return the time of the store's clock in milliseconds, the same whenever the handler is run again."""
         self._require_own_task("run.now")
         return cast("int", await self.steps.once(self._next("now"), self._store.now_ms, call="run.now"))
 
+    @noted
     async def uuid(self) -> str:
         """Return a random UUID, the same whenever the handler is run again."""
         self._require_own_task("run.uuid")
@@ -315,8 +325,9 @@ class Run:
 
         return cast("str", await self.steps.once(self._next("uuid"), make, call="run.uuid"))
 
+    @noted
     async def sleep(self, seconds: float) -> None:
-        """Sleep durably. A sleep of more than 5 s holds no worker, and a crash does not start it anew."""
+        """Sleep durably. A sleep of more than 5 s holds no worker, and a crash does not restart it."""
         self._require_own_task("run.sleep")
         length_ms = milliseconds("run.sleep", seconds)
 
@@ -330,6 +341,7 @@ class Run:
 
     # Signals.
 
+    @noted
     async def signal(self, name: str, *, timeout_s: float | None = None) -> Any:
         """Wait for a signal and return its payload: each is taken once, in order. `TimeoutError` if none comes in time.
 
@@ -344,6 +356,7 @@ class Run:
 
     # Children and reports.
 
+    @noted
     async def start(
         self, kind: str, args: Any = None, *, id: str | None = None, version: str = "1", detached: bool = False
     ) -> Child:
@@ -432,6 +445,7 @@ class Run:
             raise holdfast.UnknownProcess(child_id)
         return process.outcome
 
+    @noted
     async def progress(self, payload: Any) -> None:
         """Append a report for followers of the run with `store.events.follow(run.id)`, once.
 
@@ -460,6 +474,12 @@ def _naming(call: str) -> Generator[None]:
         yield
     except holdfast.InvalidRequest as error:
         raise holdfast.InvalidRequest(call, f"{error.field}: {error.problem}", limit=error.limit) from None
+
+
+def _require_text(call: str, name: object) -> None:
+    """Raise `InvalidRequest` for a name that is not text."""
+    if not isinstance(name, str):
+        raise holdfast.InvalidRequest(call, f"needs the name of a step, not {type(name).__name__}")
 
 
 def _current_task() -> asyncio.Task[Any]:

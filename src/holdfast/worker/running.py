@@ -1,22 +1,23 @@
-"""The calls of a worker that run: their claims are renewed, they outlast a short outage, and a shutdown ends them."""
+"""Running calls of a worker: renews their claims, retries through short outages, and ends them at a shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 import holdfast
 from holdfast.log import INFO, WARNING, log_event
 from holdfast.worker.calls import THREAD_GRACE_S, Caller
-from holdfast.worker.claim_renewal import ClaimRenewer, Held
+from holdfast.worker.claim_renewal import Ask, ClaimRenewer, Held
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.outages import LATE_S
 from holdfast.worker.retries import NOT_SURVIVED
 from holdfast.worker.tally import Tally
 
+C = TypeVar("C")
 T = TypeVar("T")
 
 ERROR_CHARACTERS = 2_000
@@ -25,6 +26,8 @@ AWAY_S = 1.0
 """Pause before another try while the database cannot be reached."""
 GIVE_BACK_TRIES = 5
 """Tries to give work back while the database cannot be reached. Then it waits for the end of its claim."""
+LOOKS_A_LIFE = 10
+"""Looks for overdue and lost claims in the lifetime of one."""
 EXPIRED_TRIES = 3
 """Tries of a transaction that takes longer than it may."""
 STUBBORN_S = THREAD_GRACE_S + 2.0
@@ -53,6 +56,7 @@ class Runner:
         self.caller = Caller()
         self.running: set[asyncio.Task[None]] = set()
         self._stopping = stopping
+        self._started = asyncio.Event()
         self._renewer = renewer
         self.outages = renewer.outages
         self._lost: dict[str, tuple[holdfast.WorkClaim, float]] = {}
@@ -65,6 +69,7 @@ class Runner:
         """Run a slot's work as a task."""
         task = asyncio.create_task(work)
         self.running.add(task)
+        self._started.set()
         task.add_done_callback(self.running.discard)
 
     async def finish(self, grace_s: float) -> None:
@@ -102,12 +107,51 @@ class Runner:
         """True once the worker is asked to stop: from then on it claims nothing."""
         return self._stopping.is_set()
 
-    def give_up_overdue(self) -> None:
-        """Stop the handlers of claims that may have expired."""
-        self._renewer.give_up_overdue()
+    async def look_after_claims(self) -> None:
+        """Stop handlers whose claims may have expired, and give those back that ended in an outage, for ever.
+
+        The renewer's thread may hang in a renewal. A worker with no claim is not woken.
+        """
+        while True:
+            while not self.running and not self._lost:
+                self._started.clear()
+                await self._started.wait()
+            await asyncio.sleep(self.lease_ms / 1000 / LOOKS_A_LIFE)
+            self._renewer.give_up_overdue()
+            with suppress(holdfast.Unavailable):
+                await self.give_back_lost()
+
+    def may_be_lost(self, held: Held) -> bool:
+        """Return whether a claim may have expired, also before the watchdog has seen it."""
+        return self._renewer.is_overdue(held)
+
+    async def claimed(
+        self,
+        taking: Coroutine[Any, Any, T],
+        claim_of: Callable[[T], C | None],
+        ttl_ms: int,
+        give_back: Callable[[C | None], Coroutine[Any, Any, None]],
+    ) -> tuple[T, tuple[C, Ask] | None]:
+        """Make a call that may take a claim. Return its answer and the claim, which is renewed until it is held.
+
+        A claim that arrives after this was cancelled is given back at once.
+        """
+        asked = self._renewer.ask(ttl_ms)
+        claim: C | None = None
+        try:
+            answer = await self._uncut(taking, lambda answer: give_back(claim_of(answer)))
+            claim = claim_of(answer)
+        finally:
+            if claim is None:
+                self._renewer.answered(asked)
+        return answer, None if claim is None else (claim, asked)
+
+    def let_go_of_answer(self, asked: Ask) -> None:
+        """Renew what a call took only if it is held. Idempotent."""
+        self._renewer.answered(asked)
 
     @contextmanager
-    def holding(self, claim: holdfast.WorkClaim | holdfast.leases.Lease, ttl_ms: int, sent_s: float) -> Generator[Held]:
+    def holding(self, claim: holdfast.WorkClaim | holdfast.leases.Lease, ttl_ms: int, asked: Ask) -> Generator[Held]:
         """Renew a claim while the block runs, and cancel the calling task once the claim is lost."""
         task = asyncio.current_task()
         assert task is not None
@@ -118,8 +162,9 @@ class Runner:
                 held.has_cancelled = True
                 task.cancel()
 
-        held = Held(claim, ttl_ms, sent_s, lambda: loop.call_soon_threadsafe(stop))
+        held = Held(claim, ttl_ms, asked.sent_s, lambda: loop.call_soon_threadsafe(stop))
         self._renewer.hold(held)
+        self._renewer.answered(asked)
         try:
             yield held
         finally:
@@ -188,7 +233,7 @@ class Runner:
                 _log_kept(error)
             return
 
-    async def uncut(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, None]]) -> T:
+    async def _uncut(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, None]]) -> T:
         """Let a call that takes a claim end even if this task is cancelled, and give back what it took then."""
         task = asyncio.ensure_future(work)
         try:
@@ -200,7 +245,7 @@ class Runner:
             raise
 
     async def persist(self, message: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make an idempotent call, again and again while the database is away. The loss of the claim ends it.
+        """Make an idempotent call, again and again while the database is down. The loss of the claim ends it.
 
         A transaction that takes longer than it may is tried a few times only: it would block other writers for ever.
         """

@@ -1,4 +1,4 @@
-"""The life of a worker from start to shutdown, and the loops that claim work."""
+"""Runs a worker from start to shutdown, with the loops that claim work."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Service:
         self._grace_s = grace_s
         self._name = name
         self._stopping: asyncio.Event | None = None
-        self._is_told_to_stop = False
+        self._stop_requested = False
         self._has_stubborn = False
         self._changing = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,7 +90,7 @@ class Service:
         """Begin the shutdown, or make the next run end at once."""
         with self._changing:
             if self._loop is None or self._stopping is None:
-                self._is_told_to_stop = True
+                self._stop_requested = True
                 return
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._stopping.set)
@@ -111,7 +111,7 @@ class Service:
             raise holdfast.InvalidRequest("worker", "runs already: make another one")
         with self._changing:
             self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-            if self._is_told_to_stop:
+            if self._stop_requested:
                 self._stopping.set()
         try:
             if not self._stopping.is_set():
@@ -120,7 +120,7 @@ class Service:
         finally:
             with self._changing:
                 self._loop = self._stopping = None
-                self._is_told_to_stop = False
+                self._stop_requested = False
 
     @asynccontextmanager
     async def _runner(self, stopping: asyncio.Event) -> AsyncGenerator[Runner]:
@@ -193,9 +193,9 @@ class Service:
             claimers.append(Claimer(runner, slots, Runs(runner, kinds_of_runs, lease_ms, in_thread=threads.noting)))
         claiming = asyncio.create_task(drain(runner, claimers) if until_idle else serve(claimers))
         stopping = asyncio.create_task(self._stopping.wait())
-        watching = asyncio.create_task(self._watch(runner))
+        watching = asyncio.create_task(runner.look_after_claims())
         unhandled = UnhandledKinds(runner)
-        looking = asyncio.create_task(unhandled.look_on())
+        looking = asyncio.create_task(unhandled.watch())
         try:
             await asyncio.wait([claiming, stopping], return_when=asyncio.FIRST_COMPLETED)
             if claiming.done():
@@ -210,17 +210,6 @@ class Service:
             self._has_stubborn = bool(runner.running)
             watching.cancel()
             threads.close()
-
-    async def _watch(self, runner: Runner) -> None:
-        """Stop handlers whose claims may have expired, and give those back that ended in an outage.
-
-        The renewer's thread may hang in a renewal.
-        """
-        while True:
-            await asyncio.sleep(self._lease_ms / 1000 / 10)
-            runner.give_up_overdue()
-            with suppress(holdfast.Unavailable):
-                await runner.give_back_lost()
 
 
 @contextmanager

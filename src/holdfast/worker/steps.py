@@ -25,8 +25,10 @@ from holdfast.step_names import DETACHED, FAILED, OWN, RESULT, RETRIED, STARTED,
 from holdfast.worker.error_records import UnknownErrorClass, class_name, error_of, recorded_error
 from holdfast.worker.journal import Journal, JournalUse, size_of
 from holdfast.worker.retries import GiveUp, Retry
-from holdfast.worker.run_errors import StepConflict, StepFailed, Suspended
+from holdfast.worker.run_errors import Continued, StepConflict, StepFailed, Suspended
 from holdfast.worker.running import described
+from holdfast.worker.step_facts import facts_of
+from holdfast.worker.unawaited import Unawaited
 
 T = TypeVar("T")
 LONGEST_S = 366 * 24 * 3600.0
@@ -37,7 +39,7 @@ _BRANCH: ContextVar[str] = ContextVar("branch", default="")
 
 
 class Persist(Protocol):
-    """Makes an idempotent call, again while the database is away."""
+    """Makes an idempotent call, again while the database is down."""
 
     async def __call__(self, message: str, call: Callable[[], Coroutine[Any, Any, T]], /) -> T:
         """Make the call."""
@@ -83,8 +85,12 @@ class Steps:
         """The task of an `async def` handler."""
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] | None = None
         """That task and those of the branches of `run.gather`; None for a plain handler, which has none."""
+        self._continued: dict[str, Continued] = {}
+        self.unawaited = Unawaited()
         self.has_ended = False
         """True once the call of the handler has ended."""
+        self.may_be_lost: Callable[[], bool] = lambda: False
+        """Returns True once the lease of the run may have expired, in a process that was stopped for example."""
         self.conflict: StepConflict | None = None
         """The first place at which the handler did not ask for what is recorded. Nothing is called after it."""
 
@@ -114,20 +120,28 @@ class Steps:
     def require_outside(self, call: str) -> None:
         """Raise `InvalidRequest` inside of a step, and whatever ended this branch if it has ended."""
         if _INSIDE.get() is not None:
-            raise holdfast.InvalidRequest(call, f"is inside of step {_INSIDE.get()!r}: call it beside that one")
-        self.require_going_on(call)
+            raise holdfast.InvalidRequest(call, f"is inside of step {_INSIDE.get()!r}: call it outside of that step")
+        self.require_running(call)
         self._require_branch()
+        if (over := self._continued.get(_BRANCH.get())) is not None:
+            raise over  # code of a `finally` or a bare `except`, as for a wait
 
-    def require_going_on(self, call: str) -> None:
+    def require_running(self, call: str) -> None:
         """Raise `InvalidRequest` once the handler has ended: the run may be called again beside a task of this call."""
         if self.has_ended:
             raise holdfast.InvalidRequest(call, "is made after the handler has ended: let it wait for all its tasks")
 
+    def require_lease(self) -> None:
+        """Raise `LeaseLost` once another worker may have the run, and call the step."""
+        if self._lost is None and self.may_be_lost():
+            self._lost = holdfast.LeaseLost(f"process {self.process_id!r}")
+        if self._lost is not None:
+            raise self._lost
+
     def _require_branch(self) -> None:
         if self.is_cancelled:
             raise asyncio.CancelledError
-        if self._lost is not None:
-            raise self._lost
+        self.require_lease()
         if self.conflict is not None:
             raise self.conflict
         asleep = self._asleep.get(_BRANCH.get())
@@ -139,6 +153,16 @@ class Steps:
         """End the call of the handler in this branch. Later calls there raise the same: the run sleeps already."""
         self._asleep[_BRANCH.get()] = asleep
         raise asleep
+
+    def continue_as_new(self, over: Continued) -> NoReturn:
+        """End the call of the handler in this branch. The run continues as a new one whatever the handler returns."""
+        self._continued.setdefault(_BRANCH.get(), over)
+        raise over
+
+    def require_not_continued(self) -> None:
+        """Raise the first `Continued` of the call, which the handler may have caught."""
+        for over in self._continued.values():
+            raise over
 
     # The part of the journal that the handler has got to.
 
@@ -228,7 +252,7 @@ class Steps:
     async def record_failures(self) -> None:
         """Record the failures that the handler caught in this branch: it must go the same way when it runs again.
 
-        A task that the handler made knows of its own only: the handler may not have caught that of another task.
+        A task that the handler made sees only its own: the handler may not have caught that of another task.
         """
         branch, task, is_own = _BRANCH.get(), self._task(), self.is_in_own_task
         for name, (place, failed_in, facts) in list(self._failed.items()):
@@ -296,7 +320,7 @@ class StepCall:
         _require_storable(name, steps.journal.limits.id_bytes)
         self._steps = steps
         self._retry = retry
-        self._facts = _facts_of(function, args, named)
+        self._facts = facts_of(function, args, named)
         self.name = name
         self._declared = typed_values.result_type(function)
         _require_type(name, self._declared)
@@ -427,32 +451,6 @@ def checked_result(place: str, value: Any, declared: Any) -> Any:
     except (TypeError, msgspec.MsgspecError) as error:
         problem = f"returned a value that is not a valid {typed_values.name_of(declared)}: {error}"
         raise holdfast.InvalidRequest(place, problem) from error
-
-
-def _facts_of(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts by which changed code is noticed: the name of the function, and a hash of its arguments.
-
-    Those of a partial are arguments, and so are the fields of a frozen object that is called or whose method is.
-    """
-    while issubclass(type(function), partial):
-        args, named = (*function.args, *args), {**function.keywords, **named}
-        function = function.func
-    owner = getattr(function, "__self__", function)
-    given = hash_of([args, named, owner]) if typed_values.is_frozen(owner) else None
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return {"function": name, "args": hash_of([args, named]) if given is None else given}
-
-
-def hash_of(given: Any) -> str | None:
-    """Return a hash of arguments, None if they are not a document and so not comparable."""
-    import hashlib  # at its first use, because OpenSSL comes with it
-
-    try:
-        # A set has another order in each process.
-        document = msgspec.json.encode(given, enc_hook=typed_values.dump_model, order="deterministic")
-    except (RecursionError, TypeError, ValueError, OverflowError, NotImplementedError):
-        return None
-    return hashlib.sha256(document).hexdigest()[:16]
 
 
 def _require_storable(name: str, most: int) -> None:

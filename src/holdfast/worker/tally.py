@@ -1,4 +1,4 @@
-"""Counts of what a worker did, and the failures that it tells its listeners about."""
+"""Counts of a worker's calls, and the failures that it reports to its listeners."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def traced(store: holdfast.Store, shape: str, claim: holdfast.WorkClaim) -> Gene
             try:
                 stack.enter_context(one.handling(f"{shape} {claim.batches[0].kind}", claim.batches))
             except Exception as error:  # an observer must not cost the worker its work
-                _blame(one, error)
+                _record_error(one, error)
         yield
 
 
@@ -28,10 +28,10 @@ def trace_failure(store: holdfast.Store, error: BaseException) -> None:
         try:
             one.failed(error)
         except Exception as problem:  # an observer must not cost the worker its work
-            _blame(one, problem)
+            _record_error(one, problem)
 
 
-def _blame(observer: object, error: Exception) -> None:
+def _record_error(observer: object, error: Exception) -> None:
     message = "%(observer)s raised %(error_class)s"
     log_event("observers", WARNING, message, observer=type(observer).__name__, error_class=type(error).__name__)
 

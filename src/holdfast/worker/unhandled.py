@@ -16,6 +16,8 @@ from holdfast.worker.handlers import Handlers
 from holdfast.worker.running import Runner
 
 LOOK_EVERY_S = 60.0
+LOOK_SELDOM_S = 300.0
+"""Interval of looks, and the one to which it grows while they find nothing: each reads a few listings."""
 MOST_SESSIONS = 20
 MOST_BATCHES = 50
 """Sessions, and batches of each, that one look reads: the counts are a lower bound."""
@@ -32,8 +34,8 @@ async def unhandled(
     Also return the place at which the next search resumes, None for the beginning.
     """
     found: Counter[str] = Counter()
-    now_ms = await store.now_ms()
     page = await store.queue.sessions(after=after, limit=min(MOST_SESSIONS, store.limits.page))
+    now_ms = await store.now_ms() if page.items else 0
     for session_id in page:
         for batch in await store.queue.list_pending(session_id, limit=MOST_BATCHES):
             is_ready = batch.available_at_ms <= now_ms and batch.retry_at_ms <= now_ms
@@ -81,8 +83,11 @@ class UnhandledKinds:
         self._session: str | None = None
         self._process: str | None = None
 
-    async def note(self) -> None:
-        """Log the kinds that wait without a handler, if the database can tell."""
+    async def note(self) -> bool:
+        """Log the kinds that wait without a handler, if the database can tell.
+
+        Return True if the search is due again soon: it found some, did not reach the end, or failed.
+        """
         runner = self._runner
         handled = {*runner.handlers.kinds("turn"), *runner.handlers.kinds("job")}
         try:
@@ -91,12 +96,14 @@ class UnhandledKinds:
             found, self._session = await unhandled(runner.store, known, self._session)
             runs, self._process = await unhandled_runs(runner.store, runner.handlers, workers, self._process)
         except holdfast.HoldfastError:
-            return  # the loops that claim report it
+            return True  # unknown: the loops that claim report it
         for kind, count in sorted(found.items()):
             message = "kind %(kind)r has %(count)s ready batches and no handler here: add one, or run its worker"
             log_event("worker", WARNING, message, kind=kind, count=count)
         for (kind, version), count in sorted(runs.items()):
             self._note_runs(kind, version, count)
+        # A search that has not reached the end continues later.
+        return bool(found or runs or self._session or self._process)
 
     def _note_runs(self, kind: str, version: str, count: int) -> None:
         message = "kind %(kind)r has %(count)s runs of version %(version)r that wait and no handler here: %(advice)s"
@@ -105,8 +112,9 @@ class UnhandledKinds:
         advice = others if here else "add one, or run its worker"
         log_event("worker", WARNING, message, kind=kind, version=version, count=count, advice=advice)
 
-    async def look_on(self) -> None:
+    async def watch(self) -> None:
         """Look now and then, for ever."""
+        pause_s = LOOK_EVERY_S
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            await self.note()
+            await asyncio.sleep(pause_s)
+            pause_s = LOOK_EVERY_S if await self.note() else min(pause_s * 2, LOOK_SELDOM_S)

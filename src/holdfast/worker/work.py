@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -21,6 +21,15 @@ from holdfast.worker.running import Runner, described
 from holdfast.worker.tally import Failure
 from holdfast.worker.tracing import trace_failure, traced
 
+MOST_OVERTAKEN = 3
+"""Times that a turn whose commit came after another write is run again before that uses up an attempt."""
+MOST_REMEMBERED = 1_000
+"""Such turns that a worker counts at a time."""
+OVERTAKEN_ADVICE = (
+    "another write came while the turn ran; send messages with session.enqueue, and add to the conversation with "
+    "turn.add in the handler"
+)
+
 
 class Work:
     """Turns, or jobs, of some kinds."""
@@ -30,6 +39,8 @@ class Work:
         self._kinds = kinds
         self._exclusive = exclusive
         self._queue = runner.store.queue
+        self._overtaken: Counter[str] = Counter()
+        """Turns whose commit came too late, by the first batch, and how often."""
 
     # Claiming.
 
@@ -39,7 +50,6 @@ class Work:
 
     async def claim(self) -> Claimed[holdfast.WorkClaim] | None:
         """Claim work of any session. A claim that comes after this was cancelled is given back at once."""
-        sent_s = time.monotonic()
         asking = self._queue.claim_next(
             owner_id=self._runner.owner_id,
             kinds=self._kinds,
@@ -47,8 +57,8 @@ class Work:
             max_batches=1,
             exclusive=self._exclusive,
         )
-        claim = await self._runner.uncut(asking, self._give_back)
-        return None if claim is None else (claim, sent_s)
+        _, claimed = await self._runner.claimed(asking, lambda claim: claim, self._runner.lease_ms, self._give_back)
+        return claimed
 
     async def _give_back(self, claim: holdfast.WorkClaim | None) -> None:
         if claim is None:
@@ -58,19 +68,19 @@ class Work:
     # Running.
 
     async def run(
-        self, claimed: Claimed[holdfast.WorkClaim], *, goes_on: Callable[[], bool]
+        self, claimed: Claimed[holdfast.WorkClaim], *, may_claim_next: Callable[[], bool]
     ) -> Claimed[holdfast.WorkClaim] | None:
         """Run one claim to its settlement. Return a claim that was taken together with it, if any."""
         with traced(self._runner.store, "turn" if self._exclusive else "job", claimed[0]):
-            return await self._run(claimed, goes_on=goes_on)
+            return await self._run(claimed, may_claim_next=may_claim_next)
 
     async def _run(
-        self, claimed: Claimed[holdfast.WorkClaim], *, goes_on: Callable[[], bool]
+        self, claimed: Claimed[holdfast.WorkClaim], *, may_claim_next: Callable[[], bool]
     ) -> Claimed[holdfast.WorkClaim] | None:
-        claim, sent_s = claimed
+        claim, asked = claimed
         runner = self._runner
         handler = runner.handlers.of(claim.batches[0].kind)
-        with runner.holding(claim, runner.lease_ms, sent_s) as held:
+        with runner.holding(claim, runner.lease_ms, asked) as held:
             try:
                 after_outage = runner.outages.explain_loss(runner.lease_ms)
                 require_attempt(handler.retry, claim.batches[0].attempts, after_outage=after_outage)
@@ -79,7 +89,7 @@ class Work:
                 else:
                     await self._job(handler, held)
                     held.is_settling = True
-                    is_done, following = True, await self._complete(held, goes_on=goes_on)
+                    is_done, following = True, await self._complete(held, may_claim_next=may_claim_next)
             except asyncio.CancelledError as error:
                 if held.is_lost:
                     runner.forgive(held, handler.name)
@@ -96,6 +106,8 @@ class Work:
                 if isinstance(error, holdfast.ClaimLost) and error.claim_id == claim.claim_id:
                     runner.count_lost(held, handler.name)
                     runner.remember_lost(held)
+                elif held.is_settling and isinstance(error, holdfast.HeadConflict):
+                    await self._overtaken_turn(handler, held, error)
                 else:
                     await self._fail(handler, held, error)
             else:
@@ -111,6 +123,7 @@ class Work:
         if not turn.replayed:
             given = turn if handler.is_async else holdfast.blocking.Turn(turn, cast("Any", OnLoop(runner.caller.loop)))
             turn.emitter.loop = runner.caller.loop
+            turn.store = self._store_for(handler)
             turn.check_start = runner.handlers.check_start
             watch = InterruptWatch(runner, turn, held)
             try:
@@ -135,33 +148,52 @@ class Work:
         return True
 
     async def _job(self, handler: Registered, held: Held) -> None:
-        store = self._runner.store
-        job = Job(_work(held), store if handler.is_async else SharedStore(store, OnLoop(self._runner.caller.loop)))
+        job = Job(_work(held), self._store_for(handler))
         await self._call(handler, job, job, held)
+
+    def _store_for(self, handler: Registered) -> holdfast.Store | holdfast.BlockingStore:
+        store = self._runner.store
+        return store if handler.is_async else SharedStore(store, OnLoop(self._runner.caller.loop))
 
     async def _call(self, handler: Registered, given: Any, subject: Any, held: Held) -> None:
         answer = await self._runner.caller.call(handler, (given,), subject, held=held)
         if answer is not None:
             log_event("worker", WARNING, "%(handler)s returned a value, which is dropped", handler=handler.name)
 
-    async def _complete(self, held: Held, *, goes_on: Callable[[], bool]) -> Claimed[holdfast.WorkClaim] | None:
+    async def _complete(self, held: Held, *, may_claim_next: Callable[[], bool]) -> Claimed[holdfast.WorkClaim] | None:
         """Settle a job whose handler has returned, and take the next one in the same trip if the slot continues."""
         runner = self._runner
-        if goes_on():
-            sent_s = time.monotonic()
+        if may_claim_next():
             settling = self._queue.complete_and_claim_next(
                 _work(held), owner_id=runner.owner_id, kinds=self._kinds, ttl_ms=runner.lease_ms, max_batches=1
             )
             try:
-                _, following = await runner.uncut(settling, lambda answer: self._give_back(answer[1]))
+                _, following = await runner.claimed(
+                    settling, lambda answer: answer[1], runner.lease_ms, self._give_back
+                )
             except holdfast.Unavailable as error:
                 runner.outages.note(error)
                 if not error.retryable:
                     raise
             else:
-                return None if following is None else (following, sent_s)
+                return following
         await runner.persist("cannot settle a job", lambda: self._queue.complete(_work(held)))
         return None
+
+    async def _overtaken_turn(self, handler: Registered, held: Held, error: holdfast.HeadConflict) -> None:
+        """Run a turn again whose commit came after another write to its session. The first few times use no attempt."""
+        batch_id = _work(held).batches[0].batch_id
+        if len(self._overtaken) >= MOST_REMEMBERED:
+            self._overtaken.clear()
+        self._overtaken[batch_id] += 1
+        if self._overtaken[batch_id] > MOST_OVERTAKEN:
+            del self._overtaken[batch_id]
+            told = holdfast.HeadConflict(error.session_id, error.expected, error.actual, OVERTAKEN_ADVICE)
+            await self._fail(handler, held, told)
+            return
+        message = "another write came before the commit of a turn by %(handler)s, which is run again"
+        log_event("worker", WARNING, message, handler=handler.name)
+        await self._give_back(_work(held))
 
     async def _fail(self, handler: Registered, held: Held, error: BaseException) -> None:
         """Record a failed attempt. The work waits for its next one, or is a dead letter.

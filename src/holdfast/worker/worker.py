@@ -21,7 +21,7 @@ class Worker:
     """Runs your handlers on the work in a store, until it is stopped.
 
     `concurrency` calls run at once. A claim lives `lease_s` seconds after the worker died, and its work is then taken
-    over. On SIGTERM or Ctrl-C the worker claims no more, lets running calls finish for `grace_s` seconds, and gives the
+    over. On SIGTERM or Ctrl-C the worker stops claiming, lets running calls finish for `grace_s` seconds, and gives the
     rest back. Every `housekeeping_s` seconds one of all workers collects garbage, and prunes if `prune` is given.
     `observe` receives every operation, as in `holdfast.open`.
 
@@ -72,7 +72,7 @@ class Worker:
             name=handlers.check_name(name),
         )
         self._service.observe = observe
-        self._service.upkeep.housekeeping_ms = _rhythm_ms(housekeeping_s)
+        self._service.upkeep.housekeeping_ms = _interval_ms(housekeeping_s)
         self._service.upkeep.prune = _checked_policy(prune)
 
     def __repr__(self) -> str:
@@ -333,7 +333,7 @@ def _require_plain(listener: Any) -> None:
         raise holdfast.InvalidRequest("listener", "is async: use a plain function, which may create a task")
 
 
-def _rhythm_ms(housekeeping_s: object) -> int | None:
+def _interval_ms(housekeeping_s: object) -> int | None:
     if housekeeping_s is None:
         return None
     return int(1000 * handlers.check_number("housekeeping_s", housekeeping_s, least=1, most=604_800))
