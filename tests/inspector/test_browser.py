@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
+from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
+from urllib.request import urlopen
 
 import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from tests.docs.browser import Browser, find_browser
 from tests.inspector.conftest import SESSION
 from tests.inspector.test_pages import ADDRESSES
 
 import holdfast
-from holdfast.inspector.app import LOOK_EVERY_S
+from holdfast.inspector import inspector
+from holdfast.inspector.app import LOOK_EVERY_S, STILL
+from holdfast.inspector.views import MOST_PAYLOAD
 
 PATIENCE_S = 60
 REBOUND = "--host-resolver-rules=MAP evil.example 127.0.0.1"
@@ -176,6 +186,20 @@ def test_a_hidden_tab_keeps_no_connection_and_catches_up_when_it_is_seen(browser
         browser.wait(LIVE, PATIENCE_S)
 
 
+def test_an_open_page_does_not_hold_up_the_end_of_the_server(browser: Any, tmp_path: Path) -> None:
+    url = str(tmp_path / "agent.db")
+    holdfast.open_blocking(url).close()
+    command = [sys.executable, "-m", "holdfast", "ui", "--port", "0", "--url", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        browser.go(program.stdout.readline().strip())
+        browser.wait(LIVE, PATIENCE_S)
+        program.send_signal(signal.SIGINT)
+        _, said = program.communicate(timeout=PATIENCE_S)
+    assert (program.returncode, said) == (0, "read-only: --allow-writes offers remedies\n")
+    browser.wait("document.getElementById('live').textContent.endsWith('reconnecting')", PATIENCE_S)
+
+
 def test_more_tabs_than_a_browser_has_connections_are_all_live(browser: Any, tmp_path: Path) -> None:
     url = str(tmp_path / "agent.db")
     with holdfast.open_blocking(url) as store:
@@ -279,7 +303,8 @@ def test_every_page_fits_a_narrow_screen_and_runs_no_stored_script(address: str,
     ]
     for path, query in [*ADDRESSES.items(), *more, ("/process", {"id": long})]:
         browser.go(f"{base}{path}?{urlencode(query)}")
-        browser.wait(f"location.pathname === '{path}' && {LIVE}", PATIENCE_S)
+        is_shown = LIVE if path not in STILL else "document.readyState === 'complete'"
+        browser.wait(f"location.pathname === '{path}' && {is_shown}", PATIENCE_S)
         assert browser.value("document.documentElement.scrollWidth") <= 400, path
         assert browser.value("document.scripts.length") == 1, path
 
@@ -348,3 +373,118 @@ def test_a_page_of_another_site_reads_and_writes_nothing(address: str, browser: 
     port = base.rpartition(":")[2]
     browser.go(f"http://evil.example:{port}/sessions?token={token}")
     browser.wait("document.body?.textContent.includes('This host name is not served here')", PATIENCE_S)
+
+
+# Mounted in another application, behind a proxy.
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Adds the header of a signed-in user, takes its own prefix off the path, and passes requests on."""
+
+    port: ClassVar[int] = 0
+    PREFIX: ClassVar[str] = "/edge"
+
+    def do_GET(self) -> None:
+        if not self.path.startswith(f"{self.PREFIX}/"):
+            self.send_error(404)
+            return
+        size = int(self.headers.get("content-length") or 0)
+        passed = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+        upstream = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        path = self.path.removeprefix(self.PREFIX)
+        upstream.request(self.command, path, self.rfile.read(size) if size else None, {**passed, "x-user": "ada"})
+        answer = upstream.getresponse()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in {"transfer-encoding", "connection"}:
+                self.send_header(name, value)
+        self.end_headers()
+        try:
+            while part := answer.read1(65536):
+                self.wfile.write(part)
+                self.wfile.flush()
+        except OSError:
+            pass  # the page was left
+        finally:
+            upstream.close()
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def behind_a_proxy(url: str) -> Generator[str]:
+    """Yield the address of an inspector that another application mounts, as a proxy serves it."""
+
+    def is_ada(request: Any) -> bool:
+        return bool(request.headers.get("x-user") == "ada")
+
+    pages = inspector(url, authenticate=is_ada, hosts={"127.0.0.1"}, allow_writes=True)
+    app = Starlette(routes=[Mount("/ops/pages", pages)], lifespan=pages.router.lifespan_context)
+    with socket.socket() as listening, ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        Proxy.port = listening.getsockname()[1]
+        config = uvicorn.Config(app, log_level="warning", root_path="/edge", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        serving.start()
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{proxy.server_port}/edge/ops/pages"
+        finally:
+            server.should_exit = True
+            serving.join()
+            proxy.shutdown()
+
+
+def test_a_mounted_inspector_is_live_and_heals_behind_a_proxy(browser: Any, url: str) -> None:
+    with behind_a_proxy(url) as base:
+        browser.go(f"{base}/")
+        browser.wait(LIVE, PATIENCE_S)
+        links = "[...document.querySelectorAll('header a:not(.skip), main a')].map((one) => one.pathname)"
+        assert {one.startswith("/edge/ops/pages/") for one in browser.value(links)} == {True}
+        browser.go(f"{base}/session?id={quote(SESSION, safe='')}")
+        browser.wait(f"location.pathname.endsWith('/session') && {LIVE}", PATIENCE_S)
+        with holdfast.open_blocking(url) as store:
+            store.sessions.handle(SESSION).append({"role": "user", "content": "third"})
+        browser.wait("document.querySelectorAll('.role-user').length === 3", PATIENCE_S)
+        browser.value("[...document.querySelectorAll('summary')].find((one) => one.textContent === 'Retry').click()")
+        browser.value(
+            "[...document.querySelectorAll('button')].find((one) => one.textContent === 'Yes, retry it').click()"
+        )
+        browser.wait("document.getElementById('notice')?.textContent === 'Done.'", PATIENCE_S)
+        assert browser.value("location.pathname") == "/edge/ops/pages/session"
+        port = Proxy.port
+        with pytest.raises(HTTPError) as refused:
+            urlopen(f"http://127.0.0.1:{port}/ops/pages/sessions", timeout=PATIENCE_S)
+        with refused.value:
+            assert refused.value.code == 403, "past the proxy no user is signed in"
+
+
+# Large messages.
+
+
+def test_a_message_of_ten_megabytes_is_shown_by_its_beginning(browser: Any, tmp_path: Path) -> None:
+    url = str(tmp_path / "agent.db")
+    said = "<b>large</b> " * 800_000
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("large").append({"role": "user", "content": said})
+    with served(url) as address:
+        browser.go(address)
+        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+        browser.go(f"{address.partition('/?')[0]}/session?id=large")
+        browser.wait(f"location.pathname === '/session' && {LIVE}", PATIENCE_S)
+        assert browser.value("document.documentElement.outerHTML.length") < 50_000
+        assert browser.value("document.querySelectorAll('main b').length") == 0
+        browser.value("document.querySelector('.role-user .text a').click()")
+        browser.wait("location.pathname === '/node' && document.readyState === 'complete'", PATIENCE_S)
+        assert browser.value("document.querySelector('pre').textContent.length") == MOST_PAYLOAD
+        place = browser.value("document.querySelector('.more a').href")
+        browser.value(
+            f"fetch({place!r}).then((one) => one.json()).then((one) => {{ window.told = one.content.length; }})"
+        )
+        assert browser.wait("window.told", PATIENCE_S) == len(said)

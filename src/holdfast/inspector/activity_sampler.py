@@ -1,6 +1,7 @@
 """Samples the activity of a store: rates and depths over the last looks, shared by viewers and scrapers of metrics.
 
 It does so while the overview is watched, and at most once a second. Counts of whole tables are taken less often.
+A reading that takes long is repeated more rarely.
 """
 
 from __future__ import annotations
@@ -8,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 import holdfast
-from holdfast.activity import MOST, Activity, Rates
+from holdfast import metrics
+from holdfast.activity import MOST, Activity, Pace, Rates
 from holdfast.cli.terminal import length
+
+T = TypeVar("T")
 
 LOOKS: Final = 60
 """Looks that a sparkline shows."""
@@ -35,27 +39,41 @@ class Line(msgspec.Struct, frozen=True):
     points: str
 
 
+class Shared(Generic[T]):
+    """A reading of a store that callers share until it is old."""
+
+    def __init__(self, read: Callable[[holdfast.Store], Awaitable[T]], every_s: float) -> None:
+        self._read = read
+        self._every_s = every_s
+        self._reading = asyncio.Lock()
+        self._found: tuple[holdfast.Store, Pace, T] | None = None
+
+    async def get(self, store: holdfast.Store) -> T:
+        """Return the reading, which is made anew if it is old, or of another store."""
+        async with self._reading:
+            found, begun_s = self._found, time.monotonic()
+            if found is None or found[0] is not store or found[1].is_due(begun_s):
+                found = self._found = store, Pace(self._every_s), await self._read(store)
+                found[1].done(begun_s=begun_s, now_s=time.monotonic())
+            return found[2]
+
+
 class ActivitySampler:
     """Samples the activity of one store."""
 
     def __init__(self) -> None:
-        self._sampling = asyncio.Lock()
         self._activity = Activity()
         self._rates: deque[Rates] = deque(maxlen=LOOKS)
         self._ready: deque[int] = deque(maxlen=LOOKS)
         self._waited_s: deque[float] = deque(maxlen=LOOKS)
-        self._stats: holdfast.maintenance.Stats | None = None
-        self._diagnosing = asyncio.Lock()
-        self._diagnosis: holdfast.maintenance.Diagnosis | None = None
-        self._diagnosed: holdfast.Store | None = None
-        self._looked_s = self._counted_s = self._diagnosed_s = -COUNT_EVERY_S
+        self._sampling = Shared(self._look, LEAST_S)
+        self._diagnosis = Shared(lambda store: store.maintenance.diagnose(integrity=False), DIAGNOSE_EVERY_S)
+        self._stats = Shared(lambda store: store.maintenance.stats(), COUNT_EVERY_S)
+        self._families = Shared(self._measured, LEAST_S)
 
     async def sample(self, store: holdfast.Store) -> tuple[Line, ...]:
         """Return the lines, with a new look if the last one is old enough."""
-        async with self._sampling:
-            if time.monotonic() - self._looked_s >= LEAST_S:
-                await self._look(store)
-                self._looked_s = time.monotonic()
+        await self._sampling.get(store)
         sign = "" if not self._rates or self._rates[-1].is_complete else "≥ "
         turns, events = ([getattr(one, name) for one in self._rates] for name in ("turns", "events"))
         return (
@@ -82,20 +100,18 @@ class ActivitySampler:
 
     async def diagnosis(self, store: holdfast.Store) -> holdfast.maintenance.Diagnosis:
         """Return the diagnosis that all viewers share, without the check of pages."""
-        async with self._diagnosing:
-            is_old = time.monotonic() - self._diagnosed_s >= DIAGNOSE_EVERY_S
-            if self._diagnosis is None or is_old or self._diagnosed is not store:
-                self._diagnosis = await store.maintenance.diagnose(integrity=False)
-                self._diagnosed, self._diagnosed_s = store, time.monotonic()
-            return self._diagnosis
+        return await self._diagnosis.get(store)
 
     async def stats(self, store: holdfast.Store) -> holdfast.maintenance.Stats:
         """Return the counts of whole tables, which may be some seconds old."""
-        async with self._sampling:
-            if self._stats is None or time.monotonic() - self._counted_s >= COUNT_EVERY_S:
-                self._stats = await store.maintenance.stats()
-                self._counted_s = time.monotonic()
-            return self._stats
+        return await self._stats.get(store)
+
+    async def families(self, store: holdfast.Store) -> list[metrics.Family]:
+        """Return the metrics that all scrapers share."""
+        return await self._families.get(store)
+
+    async def _measured(self, store: holdfast.Store) -> list[metrics.Family]:
+        return await metrics.of_store(store, await self.stats(store))
 
 
 def points_of(values: Iterable[float]) -> str:

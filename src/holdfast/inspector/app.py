@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from holdfast.extras import needing
 
 with needing("ui", field="inspector", purpose="the inspector"):
     import jinja2
+    from markupsafe import Markup
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.requests import Request
@@ -28,10 +30,15 @@ with needing("ui", field="inspector", purpose="the inspector"):
     from starlette.staticfiles import StaticFiles
 
 from holdfast import metrics
-from holdfast.cli.terminal import length, moment, size
+from holdfast.activity import RESTS
+from holdfast.cli.advice import said
+from holdfast.cli.schedules import target_of
+from holdfast.cli.terminal import end_of_error, length, moment, size
+from holdfast.cli.triggers import start_of
 from holdfast.cli.why import pasteable
 from holdfast.inspector import views
 from holdfast.inspector.activity_sampler import HEIGHT, WIDTH, ActivitySampler
+from holdfast.inspector.conversation import visible
 from holdfast.inspector.remedies import carry_out, is_asked, is_offered
 from holdfast.inspector.security import Authenticate, Guard
 from holdfast.inspector.source import Options, Place, Source
@@ -41,7 +48,7 @@ HERE = Path(__file__).parent
 LOOK_EVERY_S: Final = 1.5
 """Interval at which a stream renders its page. It sends the page only if it has changed."""
 SEARCH_EVERY_S: Final = 30.0
-"""The same for a page that searches."""
+"""The same for a page that searches, and the longest for any other."""
 BEAT_EVERY_S: Final = 15.0
 """A silent stream sends a comment this often, so that a connection that is gone is noticed."""
 
@@ -49,10 +56,15 @@ AWAY: Final = "The database is not available"
 UNAVAILABLE: Final = 503
 DONE: Final = {"yes": "Done.", "no": "There was nothing to do: it has changed meanwhile."}
 """The sentence of a page after a remedy, by the word in its address."""
+REFUSED: Final = {404: "Not found", 500: "Damaged data"}
+"""The heading of a page that cannot be shown, by its status."""
 MOST_FIELDS: Final = 20
 AGE: Final = re.compile('<span class="age" data-age="[0-9-]+">[^<]*</span>')
 """An age in a page. It grows by itself: a page is not sent again for it."""
 PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+
+STILL: Final = frozenset({"/node"})
+"""Addresses of pages that never change: they have no stream."""
 
 View = Callable[[holdfast.Store, views.Query], Awaitable[views.View]]
 
@@ -106,18 +118,21 @@ def inspector(
         raise holdfast.InvalidRequest("hosts", "may be None only with authenticate: name the hosts")
     pages = Pages(Source(store, options, attachments), allow_writes=allow_writes)
     guard = Middleware(Guard, token=token, authenticate=authenticate, hosts=hosts, allow_writes=allow_writes)
-    return Starlette(
+    app = Starlette(
         routes=[
             *(Route(path, pages.page) for path in PAGES),
             Route("/live", pages.live),
             Route("/metrics", pages.metrics),
             Route("/attachment", pages.attachment),
+            Route("/payload", pages.payload),
             Route("/remedy", pages.remedy, methods=["POST"]),
             Mount("/static", StaticFiles(directory=HERE / "static")),
         ],
         middleware=[guard],
         lifespan=pages.lifespan,
     )
+    app.state.end_streams = pages.end_streams
+    return app
 
 
 class Pages:
@@ -127,6 +142,7 @@ class Pages:
         self._source = source
         self._allow_writes = allow_writes
         self._sampler = ActivitySampler()
+        self._ending = asyncio.Event()
         self._views: dict[str, View] = {**PAGES, "/": partial(views.overview, sampler=self._sampler)}
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
@@ -134,26 +150,34 @@ class Pages:
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            finalize=visible,
         )
-        self._templates.filters.update({"moment": moment, "duration": length, "size": size})
+        self._templates.filters.update({"moment": moment, "duration": length, "size": size, "exact": Markup.escape})
+        self._templates.filters["end_of_error"] = end_of_error
         tools: dict[str, Any] = {
             "is_offered": is_offered,
             "is_asked": is_asked,
             "is_picture": is_picture,
             "link": _link,
             "packed": _packed,
+            "target_of": target_of,
+            "start_of": start_of,
             "chart": (WIDTH, HEIGHT),
             "command": partial(pasteable, store=source.named, hidden=source.has_password),
         }
         self._templates.globals.update(tools)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncGenerator[None]:
         """Close the store at the end, if it was opened here."""
         try:
             yield
         finally:
             await self._source.close()
+
+    def end_streams(self) -> None:
+        """End every stream, so that a server that is stopped does not wait for pages that are open."""
+        self._ending.set()
 
     async def _main(self, path: str, query: Mapping[str, str], base: str) -> tuple[str, str, int]:
         """Render the part of a page that changes: its title, its HTML and the status of the answer."""
@@ -163,9 +187,12 @@ class Pages:
         except views.Missing as missing:
             view, status = _notice("Not found", f"There is nothing under the id {missing}."), 404
         except (holdfast.Unavailable, holdfast.errors.StoreMissing) as error:
-            view, status = _notice(AWAY, f"{error}. This page continues when it is back."), 503
+            missing_file = error.path if isinstance(error, holdfast.errors.StoreMissing) else None
+            problem = error.text if missing_file is None else f"There is no file {missing_file!r}"
+            view, status = _notice(AWAY, f"{problem}. This page continues when it is back."), UNAVAILABLE
         except holdfast.HoldfastError as error:
-            view, status = _notice(type(error).__name__, str(error)), _status_of(error)
+            status = _status_of(error)
+            view = _notice(REFUSED.get(status, "This cannot be shown"), said(error))
         else:
             status = view.status
         facts = {"base": base, "query": query, "path": path, "allow_writes": self._allow_writes, **view.facts}
@@ -176,7 +203,8 @@ class Pages:
         base = request.scope.get("root_path", "")
         path = request.scope["path"].removeprefix(base) or "/"
         title, main, status = await self._main(path, request.query_params, base)
-        return self._whole(title, main, base, path, request.query_params, status)
+        is_still = path in STILL and status != UNAVAILABLE
+        return self._whole(title, main, base, "" if is_still else path, request.query_params, status)
 
     def _whole(self, title: str, main: str, base: str, path: str, query: Mapping[str, str], status: int) -> Response:
         """Return a whole page around its main part. Without a path it is not live."""
@@ -205,9 +233,11 @@ class Pages:
 
         async def stream() -> AsyncGenerator[str]:
             sent, silent_s = ("", ""), 0.0
-            while not await request.is_disconnected():
+            while not self._ending.is_set() and not await request.is_disconnected():
+                begun_s = time.monotonic()
                 _, main, status = await self._main(path, query, base)
-                # While the store is away, the page keeps what it shows, and says why that is old.
+                took_s = time.monotonic() - begun_s
+                # While the store is down, the page keeps what it shows, and says why that is old.
                 name = "away" if status == UNAVAILABLE else "main"
                 shown = name, AGE.sub("", main)
                 if shown != sent:
@@ -216,22 +246,25 @@ class Pages:
                 elif silent_s >= BEAT_EVERY_S:
                     yield ": alive\n\n"
                     silent_s = 0.0
-                await asyncio.sleep(pause_s)
-                silent_s += pause_s
+                # A page that takes long is read more rarely, one of a store that is away is not.
+                rest_s = pause_s if status == UNAVAILABLE else min(SEARCH_EVERY_S, max(pause_s, RESTS * took_s))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._ending.wait(), rest_s)
+                silent_s += rest_s
 
         return StreamingResponse(stream(), media_type="text/event-stream")
 
     async def metrics(self, _: Request) -> Response:
-        """Answer with the store's numbers in the OpenMetrics format. Rows are counted once for all scrapers."""
+        """Answer with the store's numbers in the OpenMetrics format, read once for all scrapers."""
         try:
             store = await self._source.store()
-            text = metrics.rendered(await metrics.of_store(store, await self._sampler.stats(store)))
+            text = metrics.rendered(await self._sampler.families(store))
         except holdfast.HoldfastError as error:
             return PlainTextResponse(str(error), _status_of(error))
         return Response(text, media_type=metrics.MEDIA_TYPE)
 
     async def attachment(self, request: Request) -> Response:
-        """Answer with the bytes of an attachment: pictures to look at, everything else to save."""
+        """Answer with the bytes of an attachment: pictures inline, everything else as a download."""
         session_id, id = (request.query_params.get(name, "") for name in ("id", "attachment"))
         try:
             found = await (await self._source.store()).sessions.handle(session_id).attachments.get(id)
@@ -239,9 +272,20 @@ class Pages:
             return PlainTextResponse(str(error), _status_of(error))
         if is_picture(found.ref):
             return Response(found.data, media_type=found.ref.media_type)
-        # Never serve stored bytes as a page, whatever type they claim.
-        saved = {"content-disposition": 'attachment; filename="attachment"'}
-        return Response(found.data, media_type="application/octet-stream", headers=saved)
+        return _saved(found.data, "attachment")
+
+    async def payload(self, request: Request) -> Response:
+        """Answer with the payload of a node, to save: JSON, or bytes as they are."""
+        session_id, id = (request.query_params.get(name, "") for name in ("id", "node"))
+        try:
+            found = await (await self._source.store()).sessions.handle(session_id).load_node(id)
+        except holdfast.HoldfastError as error:
+            return PlainTextResponse(str(error), _status_of(error))
+        if found is None:
+            return PlainTextResponse("There is no such node.", 404)
+        if isinstance(found.payload, bytes):
+            return _saved(found.payload, "payload")
+        return _saved(msgspec.json.encode(found.payload), "payload.json")
 
     async def remedy(self, request: Request) -> Response:
         """Carry out a remedy, and go back to the page that offered it."""
@@ -252,11 +296,17 @@ class Pages:
         try:
             done = await carry_out(await self._source.store(), words, str(form.get("payload", "")))
         except holdfast.HoldfastError as error:
-            notice = _notice("Nothing was done", str(error))
+            notice = _notice("Nothing was done", said(error))
             main = self._templates.get_template(notice.template).render(notice.facts)
             return self._whole(notice.title, main, base, "", {}, _status_of(error))
         query = urlencode([*parse_qsl(asked), ("done", "yes" if done else "no")])
         return RedirectResponse(f"{base}{path if path in PAGES else '/'}?{query}", 303)
+
+
+def _saved(data: bytes, name: str) -> Response:
+    """Return bytes to save. Stored bytes are never served as a page, whatever type they claim."""
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type="application/octet-stream", headers=headers)
 
 
 def _status_of(error: holdfast.HoldfastError) -> int:

@@ -31,6 +31,29 @@ MOST_COMPARED = 500
 CONTEXT = 2
 
 
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+    "\U000e0000-\U000e01ef]|\r(?!\n)"
+)
+"""Control characters, those that turn the direction of writing, and those that are not seen: a text of tags or of
+variation selectors can hide instructions to a model. Joiners are left, because scripts and emoji need them."""
+
+
+def visible(value: object) -> object:
+    r"""Return stored text with each hidden character written out: a text must not look like another one.
+
+    >>> from holdfast.inspector.conversation import visible
+    >>> visible("to\x1b[31m \u202e")
+    'to\\x1b[31m \\u202e'
+    """
+    return HIDDEN.sub(_written, value) if type(value) is str else value
+
+
+def _written(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65_536 else f"\\U{number:08x}"
+
+
 class Entry(NamedTuple):
     """One node as it is shown."""
 

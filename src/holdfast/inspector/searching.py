@@ -16,7 +16,7 @@ from holdfast.inspector.conversation import entry_of
 
 PAGE = 50
 SEARCHED = 5_000
-"""Sessions that one search of ids, names and owners looks at."""
+"""Sessions that one search of ids, names and owners reads."""
 SEARCH_PAGE = 500
 SAID_SESSIONS = 200
 """Sessions in whose conversations one search looks."""
@@ -30,7 +30,7 @@ ACTIVE_MS = 300_000
 CANDIDATES = 200
 """Sessions that one page of stuck ones explains, or some more."""
 STUCK_PAGE = 50
-"""Sessions that it explains before it looks whether it has enough."""
+"""Sessions that it explains before it checks for enough."""
 STUCK_S = 2.0
 LETTER_PAGES = 20
 """Pages of dead letters that one page of failed sessions reads: one session may have many."""

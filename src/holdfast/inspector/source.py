@@ -1,6 +1,6 @@
 """The store behind the pages. It is opened when the first page is asked for, and again if its file was replaced.
 
-Opening it creates and upgrades nothing, unless the options say so.
+Opening it creates and upgrades nothing unless the options allow it.
 """
 
 from __future__ import annotations

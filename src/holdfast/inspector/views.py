@@ -10,7 +10,8 @@ from holdfast.cli.drawing import Drawn, draw
 from holdfast.cli.ids import beginnings, likely
 from holdfast.cli.terminal import gist
 from holdfast.inspector.activity_sampler import ActivitySampler
-from holdfast.inspector.conversation import MOST_TEXT, ROLES, Entry, blocks_of, changes, entry_of, pretty
+from holdfast.inspector.comparing import NODES, compared, newest_nodes
+from holdfast.inspector.conversation import MOST_TEXT, ROLES, Entry, blocks_of, entry_of, pretty
 from holdfast.inspector.searching import (
     ACTIVE_MS,
     SAID_NODES,
@@ -26,14 +27,12 @@ from holdfast.worker.facts import child_facts, children_in, facts_of
 from holdfast.worker.successors import newest_run
 
 PAGE = 50
-NODES = 200
-"""Nodes of a conversation or a tree that one page shows, the newest."""
-FEW_NODES, LARGE_PAGE = 20, 1_000_000
-"""A page reads so few nodes first, and no more once they have more bytes than this."""
 MEANT = 200
 """Ids of each kind among which a mistyped one is looked for."""
 FORKS = 20
 """Forks that a tree shows."""
+MOST_PAYLOAD = 500_000
+"""Characters of a payload that a page shows. The whole can be saved."""
 STATES = ("active", "stuck", "failed")
 GIST = 120
 EVENTS = 1_000
@@ -114,7 +113,8 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
     """Show one conversation, its turns, its queue, and why it is stuck."""
     handle = store.sessions.handle(session_id)
     at = _whole(query.get("at"))
-    view, is_cut = await _newest(handle, at)
+    found = await newest_nodes(handle, at)
+    view, nodes = (None, ()) if found is None else (found.view, found.nodes)
     meta = await handle.meta()
     try:
         why = await store.maintenance.explain_session(session_id)
@@ -126,7 +126,6 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
     processes = await store.processes.list(status="any", started_by=session_id, limit=PAGE)
     children = await store.sessions.list(parent=session_id, limit=PAGE)
     attachments = await handle.attachments.list(limit=PAGE)
-    nodes = () if view is None else view.graph.nodes
     asked = _whole(query.get("since"))
     since = asked if asked is not None else 0 if view is None else view.revision - 1
     return View(
@@ -139,7 +138,7 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
             "at": at,
             "blocks": blocks_of(nodes),
             "count": len(nodes),
-            "is_cut": is_cut,
+            "is_cut": found is not None and found.is_cut,
             "roles": ROLES,
             "attachments": attachments,
             "parent": _parent(meta),
@@ -150,69 +149,16 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
             "processes": processes,
             "children": children,
             "since": since,
-            "changes": [] if view is None else await _changed(handle, view, since),
+            "changes": [] if found is None else await compared(handle, found, since),
             "components": {} if view is None or view.checkpoint is None else _components(view.checkpoint),
             "now_ms": await store.now_ms(),
         },
     )
 
 
-async def _newest(handle: holdfast.Session, at: int | None) -> tuple[holdfast.sessions.SessionView | None, bool]:
-    """Return the conversation with its newest nodes, and whether there are older ones.
-
-    Reads twice as many nodes as before until they are large, there are `NODES` of them, or no others.
-    """
-    last = FEW_NODES
-    while True:
-        view = await handle.load(holdfast.sessions.ActivePath(last=last), at=at)
-        if view is None:
-            return None, False
-        nodes = view.graph.nodes
-        if len(nodes) < last or nodes[0].parent is None:
-            return view, False
-        if last == NODES or sum(_size(node.payload) for node in nodes) > LARGE_PAGE:
-            return view, True
-        last = min(2 * last, NODES)
-
-
-def _size(payload: object) -> int:
-    return len(payload if isinstance(payload, bytes) else pretty(payload))
-
-
 def _parent(meta: holdfast.sessions.SessionMeta | None) -> str | None:
     relation = None if meta is None else meta.relation
     return relation.parent_session_id if isinstance(relation, holdfast.sessions.Child) else None
-
-
-async def _changed(
-    handle: holdfast.Session, view: holdfast.sessions.SessionView, since: int
-) -> list[tuple[str, list[str]]] | None:
-    """Return the differences of state and checkpoint to another revision, None if that one is gone or never was."""
-    before = None
-    if since > 0:
-        try:
-            before = await handle.load(holdfast.sessions.ActivePath(last=0), at=since)
-        except holdfast.NotFound:
-            return None  # it was pruned, or is still to come
-    return [
-        *changes({} if before is None else {"session": _state(before)}, {"session": _state(view)}),
-        *changes(_checkpoint(before), _checkpoint(view)),
-    ]
-
-
-def _state(view: holdfast.sessions.SessionView) -> dict[str, object]:
-    """Return the state of a session beside its checkpoint."""
-    return {
-        "leaf": view.graph.leaf,
-        "nodes": view.node_count,
-        "config": view.config,
-        "frame": view.current_frame_id,
-        "frames": [one.frame_id for one in view.frames],
-    }
-
-
-def _checkpoint(view: holdfast.sessions.SessionView | None) -> dict[str, Any]:
-    return {} if view is None or view.checkpoint is None else dict(view.checkpoint.components())
 
 
 def _components(checkpoint: holdfast.Checkpoint) -> dict[str, str]:
@@ -277,11 +223,17 @@ async def _forks(store: holdfast.Store, session_id: str) -> dict[str, list[str]]
 
 
 async def node(store: holdfast.Store, session_id: str, node_id: str) -> View:
-    """Show the whole payload of one node."""
+    """Show the payload of one node, as much of it as a browser lays out in a moment."""
     found = await store.sessions.handle(session_id).load_node(node_id)
     if found is None:
         raise Missing(node_id)
-    facts = {"session_id": session_id, "node": found, "payload": pretty(found.payload)}
+    payload = pretty(found.payload)
+    facts = {
+        "session_id": session_id,
+        "node": found,
+        "payload": payload[:MOST_PAYLOAD],
+        "is_cut": len(payload) > MOST_PAYLOAD or isinstance(found.payload, bytes),
+    }
     return View("node.html", node_id, facts)
 
 

@@ -1,0 +1,104 @@
+"""Reads the newest nodes of a conversation, each once, and compares a session with an earlier revision of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import holdfast
+from holdfast.cli.terminal import clipped
+from holdfast.inspector.conversation import MOST_LINES, changes, entry_of, pretty
+
+NODES = 200
+"""Nodes of a conversation or a tree that one page shows, the newest."""
+FEW_NODES, LARGE_PAGE = 20, 1_000_000
+"""A page reads so few nodes first, and no more once they have more bytes than this."""
+MOST_SAID = 160
+"""Characters of a message in a comparison."""
+
+Changes = list[tuple[str, list[str]]]
+"""The parts that differ, each as the lines of a diff."""
+
+
+class Conversation(NamedTuple):
+    """A view of a session, the newest nodes of its path, and whether there are older ones."""
+
+    view: holdfast.sessions.SessionView
+    nodes: Sequence[holdfast.Node]
+    is_cut: bool
+
+
+async def newest_nodes(handle: holdfast.Session, at: int | None) -> Conversation | None:
+    """Return the conversation at a revision, None if nothing was committed.
+
+    Reads twice as many nodes as before until they are large, there are `NODES` of them, or no others. Messages may be
+    of any size.
+    """
+    wanted = FEW_NODES
+    view = await handle.load(holdfast.sessions.ActivePath(last=wanted), at=at)
+    if view is None:
+        return None
+    part = nodes = list(view.graph.nodes)
+    while len(part) == wanted and part[0].parent is not None:
+        if len(nodes) >= NODES or sum(_size(node.payload) for node in nodes) > LARGE_PAGE:
+            return Conversation(view, nodes, is_cut=True)
+        wanted = min(2 * wanted, NODES - len(nodes))
+        older = await handle.load(holdfast.sessions.ActivePath(part[0].parent, wanted), at=view.revision)
+        part = [] if older is None else list(older.graph.nodes)
+        nodes = [*part, *nodes]
+    return Conversation(view, nodes, is_cut=False)
+
+
+def _size(payload: object) -> int:
+    return len(payload if isinstance(payload, bytes) else pretty(payload))
+
+
+async def compared(handle: holdfast.Session, now: Conversation, since: int) -> Changes | None:
+    """Return how conversation, state and checkpoint differ from a revision, None if that one is gone or never was."""
+    before = None
+    if since > 0:
+        try:
+            before = await handle.load(holdfast.sessions.ActivePath(last=0), at=since)
+        except holdfast.NotFound:
+            return None  # it was pruned, or is still to come
+    said = await _said(handle, now, before)
+    return [
+        *([("conversation", said)] if said else []),
+        *changes({} if before is None else {"session": _state(before)}, {"session": _state(now.view)}),
+        *changes(_checkpoint(before), _checkpoint(now.view)),
+    ]
+
+
+async def _said(handle: holdfast.Session, now: Conversation, before: holdfast.sessions.SessionView | None) -> list[str]:
+    """Return the messages that came and went, one a line."""
+    leaf = None if before is None else before.graph.leaf
+    at = next((at for at, node in enumerate(now.nodes) if node.id == leaf), None)
+    if at is not None:
+        return _lines("+", now.nodes[at + 1 :])
+    earlier = None if before is None or leaf is None else await newest_nodes(handle, before.revision)
+    gone = {} if earlier is None else {node.id: node for node in earlier.nodes}
+    shared = gone.keys() & {node.id for node in now.nodes}
+    if now.is_cut and not shared:
+        gone = {}  # more nodes have come than a page shows: nothing says that the path left the earlier ones
+    added = [node for node in now.nodes if node.id not in shared]
+    return [*_lines("-", (node for id, node in gone.items() if id not in shared)), *_lines("+", added)][-MOST_LINES:]
+
+
+def _lines(sign: str, nodes: Iterable[holdfast.Node]) -> list[str]:
+    entries = [entry_of(node) for node in nodes]
+    return [f"{sign}{one.role}: {clipped(' '.join(one.text.split()), MOST_SAID)}" for one in entries]
+
+
+def _state(view: holdfast.sessions.SessionView) -> dict[str, object]:
+    """Return the state of a session beside its checkpoint."""
+    return {
+        "leaf": view.graph.leaf,
+        "nodes": view.node_count,
+        "config": view.config,
+        "frame": view.current_frame_id,
+        "frames": [one.frame_id for one in view.frames],
+    }
+
+
+def _checkpoint(view: holdfast.sessions.SessionView | None) -> dict[str, Any]:
+    return {} if view is None or view.checkpoint is None else dict(view.checkpoint.components())
