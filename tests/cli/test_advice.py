@@ -28,7 +28,7 @@ from holdfast.rules.attachments import MISSING, OUTSIDE
 from holdfast.transfer.restoring import ANOTHER_ID
 
 OF_A_PROGRAM = re.compile(
-    r"_ms\b|\w=\w|\w\(\)|\b(max|min)_connections\b|\boptions\.|\bhandle\b|(create|register) it (anew|first)$|open it"
+    r"_ms\b|\w=\w|\w\(\)|\b(max|min)_connections\b|\boptions\.|\bhandle\b|(create|register) it (again|first)$|open it"
 )
 ERRORS = [
     holdfast.UnknownSession("chat"),
@@ -64,7 +64,7 @@ OF_TWO_STORES = [
 
 @pytest.mark.parametrize("error", OF_TWO_STORES, ids=lambda error: type(error).__name__)
 def test_a_copy_names_its_own_options_and_chose_none_of_the_keys(error: holdfast.HoldfastError) -> None:
-    said = advice.said_of_a_copy(error)
+    said = advice.copy_error_text(error)
     assert not OF_A_PROGRAM.search(said)
     assert "first" not in said
     [copy] = [one for one in parser.COMMANDS if one.name == "copy"]

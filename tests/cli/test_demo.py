@@ -156,7 +156,7 @@ def test_a_worker_keeps_others_out_while_it_lives_and_is_kept_out_when_it_was_lo
     ]
     told = [one["what"] for one in said["timeline"]]
     assert sum("LeaseHeld" in line for line in told) == 2
-    assert [line.rpartition(": ")[2] for line in told if "if it lived" in line] == ["ClaimLost", "LeaseLost"]
+    assert [line.rpartition(": ")[2] for line in told if "late write" in line] == ["ClaimLost", "LeaseLost"]
     assert said["counted"]["leases of the dead respected"] == 2
 
 
@@ -196,17 +196,16 @@ def test_a_store_that_does_not_keep_leases_is_caught(tmp_path: Path, bug: str) -
     (tmp_path / "sitecustomize.py").write_text(BUGS[bug])
     done = play("--url", tmp_path / "agent.db", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1, done.stdout
-    assert "a defect" not in done.stderr
+    assert "internal error" not in done.stderr
 
 
 def test_it_takes_a_few_seconds(tmp_path: Path) -> None:
     """CPU time of all its processes: a busy machine delays everything."""
-    unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     spent = []
     for number in range(3):
         before = os.times()
         command = [sys.executable, "-m", "holdfast", "demo", "--url", str(tmp_path / f"{number}.db")]
-        subprocess.run(command, check=True, capture_output=True, env=unmeasured, timeout=TIMEOUT_S)
+        subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
         after = os.times()
         spent.append(after.children_user + after.children_system - before.children_user - before.children_system)
         if spent[-1] < CPU_S:

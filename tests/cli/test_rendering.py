@@ -17,7 +17,7 @@ from holdfast.cli.rendering import RENDERERS, line_of, rendered
 
 OPENAI = "openai-agents.item"
 PYDANTIC = "pydantic-ai.message"
-STEP, WRITE = "langgraph.checkpoint", "langgraph.write"
+STEP, WRITE, ITEM = "langgraph.checkpoint", "langgraph.write", "langgraph.item"
 
 
 def message(name: str, **fields: Any) -> Any:
@@ -93,6 +93,9 @@ ADK = "adk.event"
         (WRITE, write("messages", "msgpack", packed(CALLING)), CALLED),
         (WRITE, write("file", "bytes", bytes(3)), "file: 3 bytes"),
         (WRITE, write("file", "msgpack", b"\xc1"), "file: 1 bytes"),
+        (WRITE, write("file", "msgpack", b"\xa1\xff"), "file: 2 bytes"),
+        (WRITE, write("seen", "msgpack", packed({(1, 2): 3})), "seen: 5 bytes"),
+        (ITEM, {"format": 1, "value": {"likes": "tea"}}, '{"likes":"tea"}'),
         (WRITE, write("file", "msgpack", packed(msgspec.msgpack.Ext(0, b"\x01"))), "file: 1"),
         (ADK, {"author": "user", "content": {"parts": [{"text": "hi"}]}}, "user: hi"),
         (
@@ -144,6 +147,8 @@ def test_a_node_is_shown_as_its_framework_means_it(kind: str, payload: Any, line
         b"[]\n",
         b'{"channel": 1}\n',
         b"\xff\n",
+        b'{"channel": "\xff"}\n',
+        {"value": 3},
     ],
     ids=repr,
 )

@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.cli import terminal
+from holdfast.cli.text_width import columns_of
 
 TIMEOUT_S = 60
 
@@ -93,6 +94,20 @@ def test_a_table_is_fitted_to_the_terminal_without_cutting_ids(tmp_path: Path) -
         check=True,
     )
     assert piped.stdout.count(LONG) == 2
+
+
+def test_a_graph_is_fitted_to_the_terminal_without_cutting_ids(tmp_path: Path) -> None:
+    url, ids = tmp_path / "agent.db", [f"batch:{'4ab9dbe7' * 4}/{number}" for number in range(2)]
+    with holdfast.open_blocking(url) as store:
+        nodes = [holdfast.Node(one, kind="assistant", payload="会話 " * 20) for one in ids]
+        store.sessions.create("chat").commit(holdfast.Commit(graph=holdfast.Append(nodes)))
+    code, seen = on_a_terminal("sessions", "graph", "chat", "--url", url, COLUMNS="80", NO_COLOR="1")
+    lines = seen.splitlines()[:2]
+    assert code == 0
+    assert [one in line for one, line in zip(ids, lines, strict=True)] == [True, True]
+    assert [78 <= columns_of(line) <= 80 for line in lines] == [True, True], lines
+    assert lines[1].endswith("…  <- head")
+    assert "会話 " * 9 in on_a_terminal("sessions", "graph", "chat", "--url", url, COLUMNS="200")[1]
 
 
 @pytest.mark.parametrize(

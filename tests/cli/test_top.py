@@ -22,7 +22,7 @@ import holdfast
 from holdfast.activity import Activity
 from holdfast.cli import screen
 from holdfast.cli.text_width import columns_of
-from holdfast.cli.top_view import Looks, frame
+from holdfast.cli.top_view import Looks, _title, frame
 from holdfast.maintenance import Concern
 from holdfast.processes import Completed
 from holdfast.testing.clock import ManualClock
@@ -87,6 +87,19 @@ def test_the_id_of_a_worker_is_whole_where_it_fits() -> None:
         lines = [text_of(line) for line in frame(Looks(store).look(), 2_000, 80, 24)]
     assert any(line.startswith(f"{worker} ") for line in lines)
     assert max(map(columns_of, lines)) <= 80
+
+
+@pytest.mark.parametrize("width", [4, 10, 20, 40])
+def test_no_line_is_longer_than_a_narrow_terminal(url: str, width: int) -> None:
+    """A line that wraps moves the first ones out of sight."""
+    with holdfast.open_blocking(url) as store:
+        picture = msgspec.structs.replace(
+            Looks(store).look(), concerns=(Concern("warning", "old-work", "2 batches wait", "see why"),)
+        )
+    lines = frame(picture, 2_000, width)
+    titles = [_title("agent.db", problem, width) for problem in (None, "not available: the file is gone")]
+    assert max(columns_of(text_of(line)) for line in [*lines, *titles]) <= width
+    assert any("no worker" in text_of(line) for line in frame(picture, 2_000, 40))
 
 
 def test_letters_that_take_two_columns_keep_the_table_straight() -> None:
@@ -181,11 +194,11 @@ def test_turns_and_events_are_counted_between_two_looks() -> None:
 
 
 @contextmanager
-def on_a_terminal(file: Path, kind: str = "xterm") -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def on_a_terminal(url: object, kind: str = "xterm") -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     inside, outside = pty.openpty()
     variables = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "HOLDFAST_URL"}}
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "top", "--interval", "100ms", "--url", str(file)],
+        [sys.executable, "-m", "holdfast", "top", "--interval", "100ms", "--url", str(url)],
         stdin=outside,
         stdout=outside,
         stderr=outside,
@@ -238,3 +251,28 @@ def test_pictures_follow_each_other_on_a_terminal_that_cannot_be_drawn_on(file: 
         assert max(map(len, seen.split("\r\n"))) <= 80
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 0
+
+
+def test_a_database_that_is_away_is_named_until_it_is_back(postgres_database: object) -> None:
+    """The last picture stays, and says that it is old."""
+    del postgres_database  # makes the module of the servers
+    server = sys.modules["holdfast_postgres_server"].Server()
+    try:
+        with holdfast.open_blocking(server.url) as store:
+            store.sessions.create("chat").enqueue("hi", kind="mail")
+        with on_a_terminal(server.url) as (process, inside):
+            seen = read_until(inside, lambda seen: seen.count(screen.END) >= 2)
+            assert "q quits" in seen
+            server.stop()
+            seen = read_until(inside, lambda seen: "not available" in seen)
+            seen = read_until(inside, lambda seen: screen.END in seen[seen.rindex("not available") :], seen)
+            picture = seen[seen.rindex("not available") :]
+            plain = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", picture).split("\r\n")
+            assert any(line.startswith("mail ") for line in plain), "what was known is still shown"
+            assert max(map(len, plain)) <= 80
+            server.start()
+            read_until(inside, lambda seen: "q quits" in seen)
+            os.write(inside, b"q")
+            assert process.wait(TIMEOUT_S) == 0
+    finally:
+        server.remove()

@@ -9,6 +9,7 @@ import pytest
 import holdfast
 from holdfast.cli import ids
 from holdfast.processes import BySession, Completed, External, Provenance
+from holdfast.triggers import SubscriptionDraft
 
 OF_A_SESSION = [
     "queue list --session {}",
@@ -164,3 +165,18 @@ def test_ids_are_found_by_their_beginning_among_many(on: Any, url: str, monkeypa
     assert on("complete", "sessions").out.split()[0] == "chat-39"
     assert "did you mean 'chat-07'" in on("why", "chat-07x").err
     assert on("complete", "any", "%").out == ""
+
+
+def test_ids_of_every_kind_are_guessed(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        batch_id = store.sessions.create("chat").enqueue("hi").batch_id
+        store.schedules.put("nightly", "0 3 * * *")
+        store.triggers.subscribe(SubscriptionDraft(source_type="cron", source_key="daily", target=External()))
+    for command, meant in (
+        (f"queue show chat {batch_id[:-4]}", batch_id),
+        ("schedules remove nightli --yes", "nightly"),
+        ("triggers cancel triger:1 --yes", "trigger:1"),
+    ):
+        said = on(*command.split())
+        assert (said.code, f"did you mean {meant!r}?" in said.err) == (1, True), said
+        assert ": see holdfast " in said.err

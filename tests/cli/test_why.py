@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 import holdfast
 from holdfast.cli.terminal import Terminal
 from holdfast.cli.why import pasteable
 from holdfast.leases import OnSession
-from holdfast.processes import Abandoned, BySession, Failed, Run, SignalWait
+from holdfast.processes import Abandoned, BySession, Failed, Provenance, Run, RunWait, SignalWait
 from holdfast.triggers import SubscriptionDraft
 from holdfast.workers import WorkerInfo
 
 HOUR_MS = 3_600_000
-ALIVE = WorkerInfo("alive", host="here", pid=7, kinds=("turn", "research"))
+ALIVE = WorkerInfo("alive", host="here", pid=7, kinds=("turn", "research", "reading"))
 BASH = shutil.which("bash")
 PASTED = 'holdfast() { printf "%s\\0" "$@"; }\n'
 """A shell function that takes the place of the program, and tells the words that it was given."""
@@ -82,6 +83,54 @@ def undelivered(store: holdfast.BlockingStore, id: str) -> None:
     store.triggers.emit("cron", "daily", idempotency_key="1")
 
 
+def failed_delivery(store: holdfast.BlockingStore, id: str) -> None:
+    undelivered(store, id)
+    for one in store.triggers.undelivered(session_id=id):
+        store.triggers.mark_failed(one, "the payload does not fit")
+
+
+def failed_tick(store: holdfast.BlockingStore, id: str) -> None:
+    made = store.schedules.put(id, "0 3 * * *", run=Run("research"))
+    store.schedules.remove(id)
+    store.schedules.restore(msgspec.structs.replace(made, failure="no such session"))
+
+
+def paused_runs(store: holdfast.BlockingStore, id: str) -> None:
+    store.processes.start("research", id=id)
+    store.queue.pause("research")
+
+
+def dead_leaseholder(store: holdfast.BlockingStore, id: str) -> None:
+    _enqueued(store, id)
+    store.workers.heartbeat(WorkerInfo("gone", host="there", pid=8), ttl_ms=1)
+    store.leases.claim(OnSession(id), owner_id="gone", ttl_ms=HOUR_MS)
+    while len(store.workers.list()) > 1:
+        pass
+
+
+def exclusive_claim(store: holdfast.BlockingStore, id: str) -> None:
+    dead_worker(store, id)
+    store.sessions.handle(id).enqueue("behind it")
+
+
+def paused_run_of_a_session(store: holdfast.BlockingStore, id: str) -> None:
+    store.sessions.create(id)
+    provenance = Provenance(BySession(holdfast.Scope(id)))
+    store.processes.start("research", id=f"{id} run", provenance=provenance)
+    store.queue.pause("research")
+
+
+def stuck_child(store: holdfast.BlockingStore, id: str) -> None:
+    child = f"{id} child"
+    store.processes.start("research", id=id)
+    claim = store.processes.claim_next(owner_id="w1")
+    assert claim is not None
+    store.processes.start("reading", id=child)
+    store.queue.pause("reading")
+    wait = SignalWait("holdfast-child", ordinal=1)
+    store.processes.suspend(claim.lease, seen=0, wait=wait, waits=[RunWait("child", child)])
+
+
 def paused_schedule(store: holdfast.BlockingStore, id: str) -> None:
     store.schedules.put(id, "0 3 * * *", run=Run("research"))
     store.schedules.pause(id)
@@ -113,6 +162,13 @@ CASES = {
     "a paused kind": Case(paused_kind, "kind-paused", "unclaimed"),
     "a signal that never came": Case(missing_signal, "waits-for-a-signal", "unclaimed"),
     "a trigger that started nothing": Case(undelivered, "undelivered", "process-unclaimed"),
+    "a trigger that could not start": Case(failed_delivery, "delivery-failed", "process-unclaimed"),
+    "a tick that started nothing": Case(failed_tick, "tick-failed", "next-tick"),
+    "a paused kind of runs": Case(paused_runs, "kind-paused", "unclaimed"),
+    "a session lease of a dead worker": Case(dead_leaseholder, "session-lease-held", "unclaimed"),
+    "work behind the claim of a dead worker": Case(exclusive_claim, "claim-of-a-dead-worker", "unclaimed"),
+    "a paused run of a session": Case(paused_run_of_a_session, "process-kind-paused", "process-unclaimed"),
+    "a run whose child is stuck": Case(stuck_child, "waits-for-a-child", "waits-for-a-child"),
     "a paused schedule": Case(paused_schedule, "schedule-paused", "next-tick"),
     "a failed run": Case(failed_run, "failed", "retried"),
     "an abandoned run": Case(abandoned_run, "abandoned", "retried"),
@@ -153,7 +209,7 @@ def _is_healed(url: str, run: Any, store: holdfast.BlockingStore, case: Case, id
     case.build(store, id)
     asked = run("why", "--url", url, "--", id)
     assert case.cause in asked.out, asked
-    assert asked.code == (0 if case.cause in {"waits-for-a-signal", "session-lease-held"} else 1)
+    assert asked.code == (0 if case.build in (missing_signal, lost_lease) else 1)
     lines = asked.out.splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith(f"  {case.cause} "))
     helping = next(line for line in lines[at:] if line.startswith("    helps "))
@@ -181,6 +237,22 @@ def test_the_printed_command_survives_pasting_whatever_the_id_is(tmp_path: Path,
         with holdfast.open_blocking(url) as store:
             store.workers.heartbeat(ALIVE, ttl_ms=HOUR_MS)
             _is_healed(url, run, store, CASES[name], id)
+
+
+@pytest.mark.usefixtures("confirming")
+@pytest.mark.skipif(BASH is None, reason="there is no bash to paste into")
+def test_the_printed_command_names_the_schema(clean_postgres_url: str, run: Any) -> None:
+    named = ("--url", clean_postgres_url, "--schema", "other_agents", "--pooler", "none")
+    options = holdfast.PostgresOptions(schema="other_agents")
+    with holdfast.open_blocking(clean_postgres_url, options=options) as store:
+        store.workers.heartbeat(ALIVE, ttl_ms=HOUR_MS)
+        paused_session(store, "--session")
+        said = run("why", *named, "--", "--session").out
+        helping = next(line for line in said.splitlines() if line.startswith("    helps "))
+        words = pasted(helping.split("helps", 1)[1])
+        assert words == ["sessions", "resume", *named, "--", "--session"]
+        assert run(*words).code == 0
+        assert run("why", *named, "--", "--session").code == 0
 
 
 def test_a_retry_is_shown_from_both_ends(on: Any, store: holdfast.BlockingStore) -> None:
@@ -247,6 +319,18 @@ def test_the_remedy_of_a_missing_signal_mentions_its_payload(on: Any, store: hol
     assert "payload    add --payload JSON if its handler expects one" in shown
     store.sessions.create("chat").enqueue("x")
     assert "--payload" not in on("why", "chat").out
+
+
+def test_every_live_worker_is_asked_for_its_kinds(
+    on: Any, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.operations.explanations.WORKERS", 2)
+    store.sessions.create("chat").enqueue("x", kind="rare")
+    assert "no-worker" in on("why", "chat").out
+    for number in range(5):
+        kinds = ("rare",) if number == 4 else ("mail",)
+        store.workers.heartbeat(WorkerInfo(f"w{number}", host="here", pid=7, kinds=kinds), ttl_ms=HOUR_MS)
+    assert "unclaimed" in on("why", "chat").out
 
 
 def test_ids_of_two_kinds_are_both_explained(on: Any, store: holdfast.BlockingStore) -> None:

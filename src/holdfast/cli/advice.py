@@ -83,7 +83,7 @@ OF_A_COPY = IN_STEPS | {
 """The same for a command with two stores."""
 
 
-def said_of_a_copy(error: holdfast.HoldfastError) -> str:
+def copy_error_text(error: holdfast.HoldfastError) -> str:
     """Return the error's text for `copy`, which has two stores and whose user chose none of the keys."""
     match error:
         case holdfast.SessionDeleted():

@@ -106,7 +106,7 @@ COMMANDS = (
     ),
     Command(
         "attachments sweep",
-        "forget attachments that no turn committed",
+        "delete attachments that no turn committed",
         sweep,
         (
             argument(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import holdfast
-from holdfast.cli.advice import said_of_a_copy
+from holdfast.cli.advice import copy_error_text
 from holdfast.cli.commands import Command, argument
 from holdfast.cli.running import Call, Misused, require_folder
 from holdfast.cli.terminal import counted
@@ -33,7 +33,7 @@ ONE_OF = {
 }
 
 
-def one_thing() -> tuple[type[holdfast.HoldfastError], ...]:
+def item_errors() -> tuple[type[holdfast.HoldfastError], ...]:
     """Return the errors that concern one item only. Any other error, such as a lost database, ends the run."""
     # A function, not a constant: the names of errors load the store, and `--help` must not wait for that.
     return (holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
@@ -60,16 +60,16 @@ class Tally:
                 self.copied.append(session_id)
             else:
                 self.already += 1
-        except one_thing() as problem:
-            self.refused.append({"part": "sessions", "session_id": session_id, "problem": said_of_a_copy(problem)})
+        except item_errors() as problem:
+            self.refused.append({"part": "sessions", "session_id": session_id, "problem": copy_error_text(problem)})
 
     def take(self, part: str, id: str, copy: Callable[[], bool]) -> None:
         """Copy any other item and record the result."""
         counts = self.others[part]
         try:
             counts["copied" if copy() else "already_there"] += 1
-        except one_thing() as problem:
-            self.refused.append({"part": part, "id": id, "problem": said_of_a_copy(problem)})
+        except item_errors() as problem:
+            self.refused.append({"part": part, "id": id, "problem": copy_error_text(problem)})
 
 
 def copy(call: Call) -> int:
@@ -147,7 +147,7 @@ COMMANDS = (
         copy,
         (
             argument("--from", dest="source", metavar="URL", required=True, help="the store to read"),
-            argument("--to", dest="target", metavar="URL", required=True, help="the store to write, made by init"),
+            argument("--to", dest="target", metavar="URL", required=True, help="the store to write, created by init"),
             argument("--sessions-only", action="store_true", help="copy sessions only"),
             argument("--from-schema", metavar="NAME", help="the schema of a PostgreSQL source"),
             argument("--to-schema", metavar="NAME", help="the schema of a PostgreSQL target"),
@@ -162,9 +162,9 @@ COMMANDS = (
         "  `settled_source_keys`).",
         "Run it again after an interruption: nothing is copied twice. Nothing is overwritten.\n"
         "Leases are never copied: a running process arrives without an owner.\n"
-        "Ids of earlier turns and source keys of settled work do not move: a turn or work from before the move that\n"
-        "is sent again to the target runs again. Let retries end before you copy.\n"
-        "Of deleted sessions nothing moves, so the target accepts their ids for new ones.\n"
+        "Ids of earlier turns and source keys of settled work are not copied: if a caller retries them on the target,\n"
+        "they run again. Let retries end before you copy.\n"
+        "Deleted sessions are not copied, so the target accepts their ids for new ones.\n"
         "The exit code is 1 if anything was refused.",
         without=("--url", "--attachments"),
     ),

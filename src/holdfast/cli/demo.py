@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 SCHEMA = "holdfast_demo"
 CONNECTIONS = 4
 INTRODUCTION = (
-    "An agent with a scripted model answers messages and runs builds, in two worker processes on one database.",
-    "Two workers are killed with SIGKILL on the way, others take over, and at the end the demo counts what is stored.",
+    "An agent with a scripted model answers messages and runs builds, in two worker",
+    "processes on one database. Two workers are killed with SIGKILL, others take",
+    "over, and at the end the demo counts what is stored.",
 )
+PREFIX_COLUMNS = 20
+LONGEST = 1_000
+"""Without a terminal no line is wrapped."""
 WHO = {"user": "bold", "clock": "bold", "worker-1": "cyan", "worker-2": "green", "worker-3": "yellow"}
 
 
@@ -43,8 +47,8 @@ def demo(call: Call) -> int:
             _line(call, moment)
 
     if not call.options.json:
-        for sentence in INTRODUCTION:
-            call.terminal.line(sentence)
+        for line in INTRODUCTION:
+            call.terminal.line(line)
         call.terminal.line("")
 
     with holdfast.open_blocking(url, options=options) as store:
@@ -77,8 +81,14 @@ def _settings(call: Call, url: str) -> dict[str, Any] | None:
 
 
 def _line(call: Call, moment: Moment) -> None:
-    tone = (moment.what, moment.tone) if moment.tone else moment.what
-    call.terminal.line((f"{moment.at_s:6.2f} s  ", "dim"), (f"{moment.who:9} ", WHO.get(moment.who, "dim")), tone)
+    from textwrap import wrap
+
+    columns = max((call.terminal.columns or LONGEST) - PREFIX_COLUMNS, PREFIX_COLUMNS)
+    first, *rest = wrap(moment.what, columns)
+    who = (f"{moment.who:9} ", WHO.get(moment.who, "dim"))
+    call.terminal.line((f"{moment.at_s:6.2f} s  ", "dim"), who, (first, moment.tone) if moment.tone else first)
+    for line in rest:
+        call.terminal.line(" " * PREFIX_COLUMNS, (line, moment.tone) if moment.tone else line)
     call.terminal.flush()
 
 
@@ -99,9 +109,9 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
     line("")
     line(
         f"{counted(len(report.killings), 'worker')} killed, {_leases(report)}, "
-        f"{counted(report.kept, 'recorded step')} kept, "
-        f"model asked {counted(report.model_calls, 'time')} for {counted(answers, 'answer')}, {report.seconds:.1f} s"
+        f"{counted(report.kept, 'recorded step')} kept,"
     )
+    line(f"model asked {counted(report.model_calls, 'time')} for {counted(answers, 'answer')}, {report.seconds:.1f} s")
     if report.ok:
         line(("nothing was lost, and nothing was done twice", "green"))
     else:
@@ -181,10 +191,10 @@ def _document(url: str, report: Report) -> dict[str, object]:
 COMMANDS = (
     Command(
         "demo",
-        "run an agent whose workers are killed, and count that nothing is lost or done twice",
+        "kill the workers of an agent, then check that nothing was lost or done twice",
         demo,
         (
-            argument("--seed", metavar="N", type=whole, help="choose by chance where workers are killed"),
+            argument("--seed", metavar="N", type=whole, help="seed for random kill points"),
             argument(
                 "--url",
                 metavar="URL",
@@ -204,9 +214,9 @@ COMMANDS = (
         "`place`, `name`, `race`, `at_s`), `leases` (what the dead held, each with `worker`, `on`, `fence`, "
         "`refused`, `late_write_refused`), `kept` (recorded steps), `model_calls`, `expected` "
         "and `counted` (numbers by name), `timeline` (each with `at_s`, `who`, `what`).",
-        "Without --url it makes a file in a folder for temporary files, and leaves it there to be looked into.\n"
-        "HOLDFAST_URL is not read. On PostgreSQL everything goes into the schema holdfast_demo, or that of --schema.\n"
-        "No key, server or network is needed: the model reads from a script. Exit code 1 if the count is wrong.",
+        "Without --url, creates a file in a temporary folder and keeps it. Ignores HOLDFAST_URL. On PostgreSQL, uses\n"
+        "the schema holdfast_demo, or that of --schema. Needs no API key and no network: the model is scripted. The\n"
+        "exit code is 1 if the count is wrong.",
         opens_a_store=False,
         without=("--attachments", "--patience"),
     ),

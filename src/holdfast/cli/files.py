@@ -99,7 +99,7 @@ COMMANDS = (
         ),
         ("holdfast sessions export chat-42 -o chat-42.jsonl.gz", "holdfast sessions export chat-42 | less"),
         "With `--output`, an object: `output`, and `manifest` as in the file.",
-        "The explanation of moving sessions lists the exported data.\nAsks before it overwrites a file.",
+        "Asks before it overwrites a file. The page on moving sessions lists the exported data.",
     ),
     Command(
         "sessions import",
@@ -108,12 +108,12 @@ COMMANDS = (
         (
             argument("file", metavar="FILE", help="the file, or - for standard input"),
             argument("--as", dest="into", metavar="SESSION", help="import it under this id"),
-            argument("--trusted", action="store_true", help="take a file of any size"),
+            argument("--trusted", action="store_true", help="accept a file of any size"),
         ),
         ("holdfast sessions import chat-42.jsonl.gz", "holdfast sessions import chat-42.jsonl --as chat-42-copy"),
         "An object: `session_id`, `outcome` (`imported` or `already_there`), and `manifest` as in the file.",
-        "The whole file is judged before anything is written: a file that is refused leaves no trace. The same file\n"
-        "again changes nothing. Without --trusted, a line may have 144 MiB, the whole file 4 GiB and 1,000,000 lines\n"
-        "after decompression, which holds what stores with default limits export.",
+        "Validates the whole file before it writes: a refused file leaves no trace. Importing the same file again\n"
+        "changes nothing. Without --trusted, a line may have 144 MiB, and the file 4 GiB and 1,000,000 lines after\n"
+        "decompression, enough for the exports of stores with default limits.",
     ),
 )

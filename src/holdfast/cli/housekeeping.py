@@ -28,7 +28,7 @@ def vacuum(call: Call) -> int:
     with call.store() as store:
         if session_id is not None:
             require_session(store, session_id)
-        call.confirm("Take the content out of tombstoned nodes? It does not come back")
+        call.confirm("Erase the content of tombstoned nodes? It cannot be restored")
         with call.terminal.progress("vacuuming nodes") as progress:
             report = store.maintenance.vacuum(session_id, progress=progress.tell)
     show_report(call, report)
@@ -99,7 +99,7 @@ def verify(call: Call) -> int:
         return 0 if report.ok else 1
     checked = [name for name in report.__struct_fields__ if name.startswith("checked_")]
     terminal.fields((name.removeprefix("checked_"), getattr(report, name)) for name in checked)
-    _say_what_was_not_read(call, report)
+    _report_unread(call, report)
     for finding in report.findings:
         terminal.line((f"{finding.table} {finding.key}: {finding.problem}", "red"))
     if report.ok:
@@ -109,7 +109,7 @@ def verify(call: Call) -> int:
     return 0 if report.ok else 1
 
 
-def _say_what_was_not_read(call: Call, report: holdfast.maintenance.VerifyReport) -> None:
+def _report_unread(call: Call, report: holdfast.maintenance.VerifyReport) -> None:
     if report.unread_attachments:
         said = counted(report.unread_attachments, "attachment")
         call.terminal.line(
@@ -155,29 +155,29 @@ COMMANDS = (
         (YES,),
         ("holdfast gc", "holdfast gc --yes --json"),
         "A `GarbageReport`.",
-        "Asks first. Safe while others work.",
+        "Asks first. Safe beside other programs.",
     ),
     Command(
         "vacuum",
-        "take the content out of tombstoned nodes",
+        "delete the content of tombstoned nodes",
         vacuum,
         (argument("--session", metavar="SESSION", help="only of this session"), YES),
         ("holdfast vacuum --session chat-42 --yes",),
         "A `VacuumReport`.",
-        "Asks first. Ids stay used, content does not come back.",
+        "Asks first. The ids stay used. The content cannot be restored.",
     ),
     Command(
         "prune",
-        "forget old revisions, settled work and ended processes",
+        "delete old revisions, settled work and ended processes",
         prune,
         (
             argument("--keep-revisions", metavar="N", type=whole, help="revisions of each session to keep"),
-            argument("--settled-batches", metavar="TIME", type=duration_ms, help="forget settled work older than this"),
+            argument("--settled-batches", metavar="TIME", type=duration_ms, help="delete settled work older than this"),
             argument(
-                "--ended-processes", metavar="TIME", type=duration_ms, help="forget processes that ended longer ago"
+                "--ended-processes", metavar="TIME", type=duration_ms, help="delete processes that ended longer ago"
             ),
-            argument("--occurrences", metavar="TIME", type=duration_ms, help="forget occurrences older than this"),
-            argument("--dry-run", action="store_true", help="only show what would be forgotten"),
+            argument("--occurrences", metavar="TIME", type=duration_ms, help="delete occurrences older than this"),
+            argument("--dry-run", action="store_true", help="only show what would be deleted"),
             YES,
         ),
         (
@@ -185,8 +185,8 @@ COMMANDS = (
             "holdfast prune --settled-batches 30d --ended-processes 30d --yes",
         ),
         "A `PruneReport`.",
-        "Asks first, unless --dry-run. A turn id, a source key and an idempotency key are remembered as long as what\n"
-        "they made.",
+        "Asks first, unless --dry-run. A turn id, source key or idempotency key can be used again once its row is\n"
+        "deleted.",
     ),
     Command(
         "verify",
@@ -197,17 +197,17 @@ COMMANDS = (
         "An object: `ok`, and every field of `VerifyReport`.",
         "The exit code is 1 if anything is wrong. Writes nothing, and blocks no other program.\n"
         "Attachment bytes outside the database are read only if --attachments names their folder: without it, they\n"
-        "are counted as `unread_attachments`, and ok says nothing about them. `foreign_attachments` are elsewhere.",
+        "are counted as `unread_attachments`, and ok does not cover them. `foreign_attachments` are stored elsewhere.",
     ),
     Command(
         "doctor",
-        "name dangerous settings and states, and what to do",
+        "report dangerous settings and states, with remedies",
         doctor,
         (argument("--quick", action="store_true", help="do not read a whole SQLite file to check its pages"),),
         ("holdfast doctor --url agent.db", "holdfast doctor --json | jq -r '.concerns[].name'"),
         "An object: `ok`, `concerns` (each with `level`, `name`, `problem`, `advice`, `ids`), `facts` (`StoreFacts`)\n"
         "and `stuck` (a `StuckItems`), both null if they cannot be read.",
-        "The exit code is 1 if there is a danger or a warning. Settings that belong to connections, as SQLite's\n"
-        "synchronous, are seen only by `store.maintenance.diagnose()` in the program that uses them.",
+        "The exit code is 1 if there is a danger or a warning. Only\n"
+        "`store.maintenance.diagnose()` in your program sees the settings of its connections (SQLite's synchronous).",
     ),
 )

@@ -47,7 +47,7 @@ def _subscriptions(store: holdfast.BlockingStore, prefix: str) -> Iterable[str]:
     return [one.handle for one in found if one.handle.startswith(prefix)]
 
 
-def _batches(store: holdfast.BlockingStore, session_id: str, prefix: str) -> Iterable[str]:
+def batches_of(store: holdfast.BlockingStore, session_id: str, prefix: str) -> Iterable[str]:
     """Return those that begin so of a session's first unsettled batches, and of its dead letters."""
     size = min(MOST, store.limits.page)
     listed = (*store.queue.list(session_id, limit=size), *store.queue.dead_letters(session_id=session_id, limit=size))
@@ -107,7 +107,7 @@ def complete(call: Call) -> int:
     if (what == BATCHES) != (session_id is not None):
         raise Misused("--session: names the session of batches, and of nothing else")
     with call.store() as store:
-        listed = LISTINGS[what](store, prefix) if session_id is None else _batches(store, session_id, prefix)
+        listed = LISTINGS[what](store, prefix) if session_id is None else batches_of(store, session_id, prefix)
     # An id that cannot be typed is not offered.
     known = [one for one in dict.fromkeys(listed) if shown(one) == one]
     if call.options.json:
@@ -121,7 +121,7 @@ def complete(call: Call) -> int:
 COMMANDS = (
     Command(
         "complete",
-        "print ids that begin with a text, for completion",
+        "print ids with a prefix, for completion",
         complete,
         (
             argument("what", choices=(*LISTINGS, BATCHES), help="the kind of ids"),
@@ -131,6 +131,6 @@ COMMANDS = (
         ("holdfast complete sessions chat-", "holdfast complete processes"),
         "An object: `ids`.",
         "The scripts of `holdfast completion` call this. Finds every session that begins so; without TEXT, those that\n"
-        "changed last. Of other kinds it looks at the first 1,000. Prints at most 200.",
+        "changed last. Of other kinds it reads the first 1,000. Prints at most 200.",
     ),
 )

@@ -51,19 +51,19 @@ def langgraph(call: Call) -> int:
 COMMANDS = (
     Command(
         "import langgraph",
-        "take over the threads of LangGraph",
+        "import the threads of a LangGraph SqliteSaver",
         langgraph,
         (argument("--from", dest="source", metavar="FILE", required=True, help="the file of its SqliteSaver"),),
         ("holdfast import langgraph --from checkpoints.db --url agent.db",),
         "An object: `threads` (session ids), `checkpoints`, `already_there`, `writes` (counts), `refused` (session id\n"
         "  to problem).",
-        "Run it again after an interruption, or when the file has grown: only new checkpoints are added. Each is\n"
-        "read back and compared. Nothing is unpickled or imported. The file is opened for reading only. The exit code\n"
-        "is 1 if a thread was refused.",
+        "Run it again after an interruption, or when the file has grown: it adds only new checkpoints, then reads\n"
+        "each back and compares it. It opens the file for reading, and unpickles nothing. The exit code is 1 if a\n"
+        "thread was refused.",
     ),
     Command(
         "import openai-agents",
-        "take over the sessions of the OpenAI Agents SDK",
+        "import the sessions of the OpenAI Agents SDK",
         openai_agents,
         (
             argument("--from", dest="source", metavar="FILE", required=True, help="the file of its SQLiteSession"),
@@ -73,8 +73,8 @@ COMMANDS = (
         ("holdfast import openai-agents --from sessions.db --url agent.db",),
         "An object: `imported` (session ids), `already_there`, `items` (counts), `skipped_rows` (ids of rows that are\n"
         "  not JSON), `usage_rows` (rows about tokens, which stay behind), `refused` (session id to problem).",
-        "Run it again after an interruption, or when the file has grown: only new items are added.\n"
-        "Each session is read back and compared. A branch of an AdvancedSQLiteSession becomes the session\n"
+        "Run it again after an interruption, or when the file has grown: it adds only new items, then reads each\n"
+        "session back and compares it. A branch of an AdvancedSQLiteSession becomes the session\n"
         "<session>.<branch>. The file is opened for reading only. The exit code is 1 if a session was refused.",
     ),
 )

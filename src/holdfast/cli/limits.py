@@ -121,7 +121,7 @@ COMMANDS = (
     ),
     Command(
         "queue limit",
-        "limit the claims of a kind that live at once, or show its limits",
+        "limit the concurrent claims of a kind, or show its limits",
         limit,
         (
             KIND,

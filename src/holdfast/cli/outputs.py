@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 UNFINISHED = re.compile(r"\.holdfast-[0-9a-f]{16}")
 UNFINISHED_FOR_S = 24 * 3600
 """An unfinished file older than this is an orphan, no longer written to."""
-BESIDE_A_DATABASE = ("", "-wal", "-shm", "-journal")
+DATABASE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def whole_file(call: Call, name: str) -> Generator[IO[bytes]]:
         with target.open("wb") as file:
             yield file
         return
-    _spare_the_store(call, name, target)
+    _refuse_store_files(call, name, target)
     if target.exists():
         call.confirm(f"Overwrite {name!r}?")
     _sweep_unfinished(target.parent)
@@ -69,14 +69,14 @@ def _sweep_unfinished(folder: Path) -> None:
                     left.unlink()
 
 
-def _spare_the_store(call: Call, name: str, target: Path) -> None:
+def _refuse_store_files(call: Call, name: str, target: Path) -> None:
     """Refuse to replace the database that is being read."""
     from holdfast.cli.running import POSTGRES, Misused
 
     url = call.url()
     if not url.startswith(POSTGRES):
         database = os.path.realpath(url.removeprefix("sqlite:"))
-        if str(target) in {database + suffix for suffix in BESIDE_A_DATABASE}:
+        if str(target) in {database + suffix for suffix in DATABASE_SUFFIXES}:
             raise Misused(f"{name} is the store itself: choose another file")
 
 

@@ -94,14 +94,14 @@ SUGGESTED = 3
 EXIT_CODES = {
     0: "done",
     1: "refused, not found, or a check failed",
-    2: "the call is wrong: fix it",
+    2: "invalid arguments: fix the call",
     3: "the database is not available now: retry",
-    4: "store and program do not fit: init, migrate or upgrade",
+    4: "the store is missing or incompatible: init, migrate or upgrade",
     5: "stored data is damaged",
-    70: "a defect of this program",
-    74: "input or output failed, as on a full disk",
+    70: "internal error: report it",
+    74: "input or output failed, for example on a full disk",
     130: "interrupted",
-    141: "the reader of the output closed it before the command was done",
+    141: "the reader of the output closed the pipe early",
 }
 
 
@@ -167,7 +167,7 @@ def build(words: Sequence[str] | None = None) -> Parser:
     codes = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
     root = Parser(
         prog="holdfast",
-        description="Look into a Holdfast store, move it and keep it tidy.",
+        description="Inspect, move and clean up a Holdfast store.",
         epilog=f"exit codes:\n{codes}\n\n`holdfast COMMAND --help` has examples.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

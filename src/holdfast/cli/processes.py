@@ -221,7 +221,7 @@ COMMANDS = (
     ),
     Command(
         "processes signal",
-        "send a process a signal",
+        "send a signal to a process",
         signal,
         (
             PROCESS,

@@ -8,6 +8,7 @@ from itertools import islice
 
 import holdfast
 from holdfast.cli.commands import LIMIT, SESSION, YES, Command, argument
+from holdfast.cli.ids import batches_of, likely, with_suggestions
 from holdfast.cli.running import Call, Refused
 from holdfast.cli.sessions import require_session
 from holdfast.cli.terminal import gist, moment
@@ -77,7 +78,8 @@ def _require_batch(store: holdfast.BlockingStore, session_id: str, batch_id: str
     batch = store.queue.get(session_id, batch_id)
     if batch is None:
         require_session(store, session_id)
-        raise Refused(f"session {session_id!r} has no batch {batch_id!r}: see queue list")
+        unknown = f"session {session_id!r} has no batch {batch_id!r}: see holdfast queue list"
+        raise Refused(with_suggestions(unknown, likely(batch_id, batches_of(store, session_id, ""))))
     return batch
 
 
@@ -180,7 +182,7 @@ def _revise(
             call.confirm(f"{verb} batch {batch_id!r} of session {session_id!r}?")
             batch = chosen(store)(session_id, batch_id)
     if batch is None:
-        raise Refused(f"batch {batch_id!r} was not {done}: it is not dead; see queue dead")
+        raise Refused(f"batch {batch_id!r} was not {done}: it is not dead; see holdfast queue dead")
     if call.options.json:
         call.terminal.json(batch)
     else:
@@ -198,7 +200,7 @@ def release(call: Call) -> int:
             call.confirm(f"End the claim of {there.claimed_by!r} on batch {batch_id!r} of session {session_id!r}?")
             released = store.queue.release(session_id, batch_id)
     if not released:
-        raise Refused(f"batch {batch_id!r} was not released: no claim holds it; see queue show")
+        raise Refused(f"batch {batch_id!r} was not released: no claim holds it; see holdfast queue show")
     if call.options.json:
         call.terminal.json({"batches": released})
     else:
@@ -230,7 +232,7 @@ COMMANDS = (
     ),
     Command(
         "queue cancel",
-        "take an unclaimed batch out of the queue",
+        "cancel an unclaimed batch",
         cancel,
         (SESSION, BATCH, YES),
         ("holdfast queue cancel chat-42 batch:5f0c… --yes",),
@@ -244,11 +246,11 @@ COMMANDS = (
         (SESSION, BATCH, YES),
         ("holdfast queue release chat-42 batch:5f0c… --yes",),
         "An object: `batches`, each a `WorkBatch` of the claim.",
-        "Asks first. Use it when the owner hangs or is gone: its attempt counts, and it can no longer settle the work.",
+        "Asks first. Use it when the owner hangs or is gone. The attempt counts. The owner can no longer settle it.",
     ),
     Command(
         "queue dead",
-        "list work that failed at its last attempt",
+        "list dead batches: work that failed on its last attempt",
         list_dead,
         (
             argument("--session", metavar="SESSION", help="only this session's"),
@@ -260,20 +262,20 @@ COMMANDS = (
     ),
     Command(
         "queue retry",
-        "put a dead batch back at its old place",
+        "return a dead batch to its old place in the queue",
         retry,
         (SESSION, BATCH, YES),
         ("holdfast queue retry chat-42 batch:5f0c… --yes",),
         "The `WorkBatch`, pending.",
-        "Asks first. Its attempts start over.",
+        "Asks first. Attempts count from zero again.",
     ),
     Command(
         "queue drop",
-        "take a dead batch off the list",
+        "remove a dead batch",
         drop,
         (SESSION, BATCH, YES),
         ("holdfast queue drop chat-42 batch:5f0c… --yes",),
         "The `WorkBatch`, cancelled.",
-        "Asks first. Its source key stays used until retention forgets it.",
+        "Asks first. Its source key stays used until retention deletes the batch.",
     ),
 )

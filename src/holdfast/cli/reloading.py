@@ -1,4 +1,4 @@
-"""Runs a worker in a process of its own, and starts it anew when a file of the program has changed.
+"""Runs a worker in a process of its own, and restarts it when a file of the program has changed.
 
 The parent watches and never imports the program. A changed file ends the child as SIGTERM does: running calls finish
 within the worker's grace period, and the rest is given back.
@@ -56,7 +56,7 @@ def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]
 
 
 class Reloader:
-    """Keeps one child running, anew after each change, until it is stopped."""
+    """Keeps one child running, restarted after each change, until it is stopped."""
 
     def __init__(self, command: list[str], folder: Path, tell: Callable[[str], None]) -> None:
         self._command = command
@@ -85,7 +85,7 @@ class Reloader:
                 self._tell(f"the worker ended with exit code {code}; waiting for a change of your program")
                 path = self._wait(before)
             if path is not None:
-                self._tell(f"{os.path.relpath(path, self._folder)} has changed: starting anew")
+                self._tell(f"{os.path.relpath(path, self._folder)} has changed: restarting")
         return code
 
     def _watch(self, child: subprocess.Popen[bytes], before: dict[str, tuple[int, int]]) -> str | None:
@@ -116,7 +116,7 @@ class Reloader:
 
 
 def run(place: str, tell: Callable[[str], None]) -> int:
-    """Run `holdfast worker PLACE` in a child process until SIGTERM, SIGHUP or Ctrl-C, anew after each change."""
+    """Run `holdfast worker PLACE` in a child process until SIGTERM, SIGHUP or Ctrl-C, restarted after each change."""
     reloader = Reloader([sys.executable, "-m", "holdfast", "worker", place], Path.cwd(), tell)
 
     def stop(*_: object) -> None:

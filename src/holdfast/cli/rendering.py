@@ -17,6 +17,7 @@ RENDERERS: dict[str, Callable[[Any], str | None]] = {
     "a2a.message": a2a.message,
     "adk.event": adk.event,
     "langgraph.checkpoint": langgraph.checkpoint,
+    "langgraph.item": langgraph.item,
     "langgraph.write": langgraph.write,
     "mcp.message": mcp.message,
     "openai-agents.item": openai_agents.item,

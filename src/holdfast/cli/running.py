@@ -183,7 +183,7 @@ def _run(arguments: list[str], terminal: Terminal) -> int:
     as_json = options.json
     code: int | None = None
     try:
-        _refuse_what_means_nothing(command, options)
+        _refuse_ineffective(command, options)
         code = command.run(Call(options, terminal))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -221,7 +221,7 @@ def _hidden(message: str, arguments: list[str]) -> str:
 
 
 def _dashed(message: str, arguments: list[str]) -> str:
-    """Say how to write an id that begins with a dash, if one may have been taken for an option."""
+    """Return how to write an id that begins with a dash, if one may have been parsed as an option."""
     dashed = [word for word in arguments if word[:1] == "-" and word[1:2] not in {"", "-"} and word not in {"-h", "-y"}]
     is_missing = "arguments are required" in message or "expected one argument" in message
     return f"; an id that begins with a dash comes last, after --: -- {dashed[0]}" if is_missing and dashed else ""
@@ -238,7 +238,7 @@ def _refuse_unknown(parser: Parser, command: Command, unknown: list[str]) -> Non
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{options_meant(command, unknown)}")
 
 
-def _refuse_what_means_nothing(command: Command, options: Any) -> None:
+def _refuse_ineffective(command: Command, options: Any) -> None:
     """Refuse options that the parser accepts before the command's name and the command does not take."""
     for name in command.without:
         if getattr(options, name.removeprefix("--")) is not None:
@@ -263,8 +263,8 @@ def _said(error: Exception, command: str) -> tuple[int, str]:
             return 74, f"input or output failed: {error.strerror or error}"
         return 2, f"{error.filename}: {error.strerror or error}"
     if isinstance(error, holdfast.HoldfastError):
-        return _said_by_the_store(error, command)
-    return 70, f"a defect: {type(error).__name__}: {error}: run it again with --debug, and report that"
+        return _store_error_text(error, command)
+    return 70, f"internal error: {type(error).__name__}: {error}: run again with --debug, and report the traceback"
 
 
 def _suggested(call: Call, error: Exception, message: str) -> str:
@@ -283,7 +283,7 @@ def _suggested(call: Call, error: Exception, message: str) -> str:
     return with_suggestions(message, similar(call, listing, id))
 
 
-def _said_by_the_store(error: holdfast.HoldfastError, command: str) -> tuple[int, str]:
+def _store_error_text(error: holdfast.HoldfastError, command: str) -> tuple[int, str]:
     from holdfast.cli.advice import said
 
     codes = (

@@ -57,8 +57,8 @@ def _waits(wait: RunWait) -> str:
 
 
 def _child(child: ChildFacts) -> str:
-    goes_on = "" if child.goes_on_as is None else f", continues as {child.goes_on_as}"
-    return f"{child.id} ({child.status or 'gone'}{', detached' if child.detached else ''}{goes_on})"
+    continued = "" if child.newest_id is None else f", continues as {child.newest_id}"
+    return f"{child.id} ({child.status or 'gone'}{', detached' if child.detached else ''}{continued})"
 
 
 def replay(call: Call) -> int:
@@ -106,19 +106,19 @@ def _store_of(call: Call, worker: Worker) -> BlockingStore:
 COMMANDS = (
     Command(
         "runs show",
-        "show what a run waits for, and its steps",
+        "show a run's waits and steps",
         show,
         (argument("run", metavar="ID", help="the id of the run"),),
         ("holdfast runs show research-1", "holdfast runs show research-1 --json"),
         "An object: `process` (a `Process`), `waits` (a list of `kind`, `name`, `until_ms`), `steps` (`name`,\n"
         "`state`, `attempt`, `took_ms`, `error`, `at_ms`, `next_at_ms`), `worker` (a `LeaseHolder` or null),\n"
-        "`children` (`id`, `status`, `goes_on_as`, `detached`), `journal` (`events`, `size_bytes`, `most_events`,\n"
+        "`children` (`id`, `status`, `newest_id`, `detached`), `journal` (`events`, `size_bytes`, `most_events`,\n"
         "`most_bytes`), `retries` and `retried_as` (the id of a run, or null), `rejected` (signals that are not of\n"
         "the declared type: `name`, `ordinal`, `error`, `at_ms`).",
     ),
     Command(
         "runs replay",
-        "run a recorded run again without effects",
+        "replay a recorded run without side effects",
         replay,
         (
             argument("run", metavar="ID", help="the id of the run"),
@@ -128,7 +128,7 @@ COMMANDS = (
         "An object: `ok`, `run_id`, `handler`, `steps`, `stopped_at` (text or null), `differences` (`kind`:\n"
         "`conflict`, `not recorded`, `not asked for` or `other end`; `step`; `problem`).",
         "The store is that of --url or HOLDFAST_URL, or else the one that the program names.\n"
-        "Steps return what they recorded and are not called, and nothing is written. Code between steps runs.\n"
-        "Exit code 1: the code differs from the record. Replay runs with changed code before you deploy it.",
+        "Steps return their recorded results and are not called. Code between steps runs. Nothing is written.\n"
+        "The exit code is 1 if the code differs from the record. Replay runs with changed code before you deploy it.",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import holdfast
 from holdfast.cli.commands import PAGE, PAGE_JSON, YES, Command, argument
+from holdfast.cli.ids import similar, with_suggestions
 from holdfast.cli.running import Call, Refused
 from holdfast.cli.sessions import show_page
 from holdfast.cli.terminal import moment
@@ -25,7 +26,7 @@ def list_schedules(call: Call) -> int:
                 one.name,
                 one.cron,
                 one.tz,
-                _target(one),
+                target_of(one),
                 "paused" if one.paused else _time(one.next_tick_ms),
                 _time(one.last_tick_ms),
                 one.failure,
@@ -35,7 +36,8 @@ def list_schedules(call: Call) -> int:
     )
 
 
-def _target(schedule: holdfast.schedules.Schedule) -> str | None:
+def target_of(schedule: holdfast.schedules.Schedule) -> str | None:
+    """Return what a tick of the schedule starts, None if it starts nothing."""
     if schedule.work is not None:
         return f"work {schedule.work.kind}"
     return None if schedule.run is None else f"run {schedule.run.kind}"
@@ -85,7 +87,8 @@ def remove(call: Call) -> int:
     name: str = call.options.name
     with call.store() as store:
         if store.schedules.get(name) is None:
-            raise Refused(f"there is no schedule {name!r}: see schedules list")
+            unknown = f"there is no schedule {name!r}: see holdfast schedules list"
+            raise Refused(with_suggestions(unknown, similar(call, "schedules", name)))
         call.confirm(f"Remove schedule {name!r}?")
         store.schedules.remove(name)
     if call.options.json:
@@ -106,12 +109,12 @@ COMMANDS = (
     ),
     Command(
         "schedules pause",
-        "fire no ticks of a schedule until it is resumed",
+        "pause a schedule",
         pause,
         (NAME,),
         ("holdfast schedules pause nightly-report",),
         "A `Schedule`.",
-        "A worker that declares it anew leaves it paused.",
+        "A worker that declares it again leaves it paused.",
     ),
     Command(
         "schedules resume",

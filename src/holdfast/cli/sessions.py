@@ -9,6 +9,7 @@ from holdfast.cli import files
 from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, SESSION, YES, Command, argument, label, whole
 from holdfast.cli.running import Call, Misused, Refused, require_ordinary
 from holdfast.cli.terminal import Part, moment
+from holdfast.cli.text_width import beginning, columns_of
 from holdfast.paging import every
 
 OUTLINE_TRIES = 4
@@ -198,6 +199,7 @@ def graph(call: Call) -> int:
     leaf = None if view is None else view.graph.leaf
     lines = list(drawing.draw(nodes, leaf, unicode=terminal.draws))
     hidden = 0 if view is None else max(0, view.node_count - len(nodes))
+    columns = terminal.columns
     if call.options.json:
         terminal.json(
             {
@@ -220,11 +222,15 @@ def graph(call: Call) -> int:
     for line in lines:
         mark = (MARKS[line.mark][0 if terminal.draws else 1], COLOURS[line.mark])
         text: list[Part] = [(f"{line.node_id}  tombstoned", "dim")]
+        head = "  <- head" if line.node_id == leaf else ""
         if line.node is not None:
-            text = [f"{line.node_id}  ", (line.node.kind, "dim"), f"  {line.node.payload}"]
-        if line.node_id == leaf:
-            text.append(("  <- head", "green"))
-        terminal.line(line.rails, mark, " ", *text)
+            before = f"{line.node_id}  {line.node.kind}  "
+            payload = str(line.node.payload)
+            if columns is not None:
+                room = columns - columns_of(f"{line.rails}* {before}{head}")
+                payload = payload if columns_of(payload) <= room else f"{beginning(payload, max(0, room - 1))}…"
+            text = [f"{line.node_id}  ", (line.node.kind, "dim"), f"  {payload}"]
+        terminal.line(line.rails, mark, " ", *text, (head, "green"))
     terminal.line(f"{len(nodes)} nodes, {hidden} tombstoned, revision {0 if view is None else view.revision}")
     return 0
 
@@ -347,7 +353,7 @@ COMMANDS = (
     ),
     Command(
         "sessions show",
-        "show one session as it stands",
+        "show one session",
         show,
         (
             SESSION,
@@ -387,12 +393,12 @@ COMMANDS = (
             argument("--remove", metavar="KEY", action="append", default=[], help="a label to remove"),
         ),
         ("holdfast sessions label chat-42 user=u1 project=home", "holdfast sessions label chat-42 --remove project"),
-        "An object: `session_id` and `labels`, which are those that the session has afterwards.",
-        "Labels that are not named stay. Without any, shows them.",
+        "An object: `session_id` and `labels`, all labels of the session afterwards.",
+        "Keeps labels that it does not name. Without arguments, shows all labels.",
     ),
     Command(
         "sessions fork",
-        "start a new session from a point of another",
+        "start a session from a point in another",
         fork,
         (
             SESSION,
@@ -417,6 +423,6 @@ COMMANDS = (
         ),
         ("holdfast sessions delete chat-42", "holdfast sessions delete chat-42 --tree --yes --json"),
         "A `SessionDeletionReport`.",
-        "Asks first. Processes continue; those that no session holds any more are listed.",
+        "Asks first. Processes continue; the output lists those without a session.",
     ),
 )

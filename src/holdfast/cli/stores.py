@@ -101,7 +101,7 @@ def schema(call: Call) -> int:
 COMMANDS = (
     Command(
         "init",
-        "make a new store",
+        "create a store",
         init,
         examples=("holdfast init --url agent.db", "holdfast init --url postgresql://db/app --schema agents"),
         json="An object: `created` (false if the store was there already), `schema_version`.",
@@ -110,7 +110,7 @@ COMMANDS = (
     ),
     Command(
         "migrate",
-        "bring a store's schema up to this version",
+        "upgrade a store's schema to this version",
         migrate,
         examples=("holdfast migrate --url agent.db",),
         json="An object: the schema versions `from` and `to`, equal if nothing was to be done.",
@@ -124,7 +124,7 @@ COMMANDS = (
     ),
     Command(
         "schema",
-        "print the statements that make the schema",
+        "print the SQL that creates the schema",
         schema,
         arguments=(
             argument(

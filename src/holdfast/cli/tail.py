@@ -412,9 +412,9 @@ COMMANDS = (
         "One object a line: `what` (`turn`, `batch` or `event`), `at_ms`, `text`, and `session_id` with `revision` (a "
         "`Revision`) or with `batch_id` and `state`, or `process_id` with `event` (a `ProcessEvent`).",
         "Waits for a single process, and for the first work of a single session. Polls for everything else every\n"
-        "--interval (10ms to 1h): the store has no wait for any change at all. Shows each turn and each event\n"
-        "once, unless a transaction of 30 s or more brings it. A poll reads at most 1000 changed sessions,\n"
-        "ended processes and batches; the next one reads the rest of the first two. Work that comes and goes between\n"
-        "two polls is not shown; its turn is. Times are those of the store's clock.",
+        "--interval (10ms to 1h). Shows each turn and event once, unless its transaction took 30 s or more. A poll\n"
+        "reads at most 1000 changed sessions, ended processes and batches; the next one reads the rest of the first\n"
+        "two. Work that is enqueued and settled between two polls is not shown; its turn is. Times are those of the\n"
+        "store's clock.",
     ),
 )

@@ -44,6 +44,8 @@ OF_IDS = frozenset(
 """Titles of columns that are never cut: their cells are pasted into other commands."""
 GAP = "  "
 CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+ERROR_LINES, ERROR_CHARACTERS = 10, 2_000
+"""The most of an error that is shown, its end."""
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -384,6 +386,12 @@ def counted(count: int, one: str) -> str:
 def printable(name: str) -> str:
     """Return a file's name, which may be any bytes, as text."""
     return name.encode("utf-8", "backslashreplace").decode()
+
+
+def end_of_error(error: str) -> str:
+    """Return the last lines of an error: those of a traceback say what happened."""
+    lines = [line.rstrip() for line in error[-ERROR_CHARACTERS:].splitlines() if line.strip()]
+    return "\n".join(lines[-ERROR_LINES:])
 
 
 def gist(document: object, most: int = CELL_CHARACTERS) -> str:

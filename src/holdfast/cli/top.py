@@ -21,7 +21,7 @@ COMMANDS = (
         "watch workers, queues and concerns",
         top,
         (
-            argument("--once", action="store_true", help="print one picture after one interval, and exit"),
+            argument("--once", action="store_true", help="print one snapshot after one interval, and exit"),
             argument(
                 "--interval",
                 metavar="TIME",
@@ -34,7 +34,7 @@ COMMANDS = (
         "An object, one a line without `--once`: `at_ms`, `rates` (`turns`, `events`, `is_complete`, or null at the\n"
         "first poll), `running_processes` (at most 1000 are counted), `workers` (each a `WorkerInfo`), `depths`\n"
         "(each a `QueueDepth`), `concerns` (each a `Concern`).",
-        "q, Escape or Ctrl-C leaves. On a terminal that cannot be drawn on, pictures follow each other until Ctrl-C.\n"
+        "q, Escape or Ctrl-C quits. A terminal that cannot redraw gets one snapshot after another.\n"
         "A rate counts committed turns, and events of processes: steps, signals, progress and ends. ≥ means that more\n"
         "changed than one poll reads. The list of concerns is read every 10 s.",
     ),

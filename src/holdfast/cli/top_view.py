@@ -23,6 +23,7 @@ LEAST_INTERVAL_MS = 100
 ATTENTION_EVERY_MS = 10_000
 LEAVING = frozenset({"q", "Q", "\x03", "\x1b"})
 """Keys that end the view: q, Ctrl-C where it is not a signal, and Escape."""
+NO_WORKER = "no worker is alive: start one with `holdfast worker MODULE:NAME`"
 LEAST_LINES = 3
 """Lines of each part that are shown even on a low terminal."""
 
@@ -39,7 +40,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 class Looks:
-    """Looks at a store again and again."""
+    """Polls a store."""
 
     def __init__(self, store: holdfast.BlockingStore) -> None:
         self._store = store
@@ -148,9 +149,12 @@ def _draw(call: Call, looks: Looks, pause_s: float) -> None:
 
 
 def _title(title: str, problem: str | None, width: int) -> list[Part]:
-    said: Part = "q quits" if problem is None else (clipped(cell(problem), width - 16), "red")
     name = f"holdfast top  {shortened(cell(title), max(8, width - 24))}  " if problem is None else "holdfast top  "
-    return [(name, "bold"), said]
+    name = clipped(name, width)
+    room = width - columns_of(name)
+    if room <= 0:
+        return [(name, "bold")]
+    return [(name, "bold"), clipped("q quits", room) if problem is None else (clipped(cell(problem), room), "red")]
 
 
 # The lines of a picture.
@@ -165,9 +169,10 @@ def frame(picture: Picture, interval_ms: int, width: int | None = None, height: 
     calls = sum(len(one.running) for one in picture.workers)
     most = "≥ " if picture.running_processes >= MOST else ""
     counts = f"turns/s {turns}   events/s {events}   running processes {most}{picture.running_processes}"
+    looked = f"{moment(picture.at_ms)}  every {interval_ms / 1000:g} s"
     lines: list[list[Part]] = [
-        [(moment(picture.at_ms), "dim"), f"  every {interval_ms / 1000:g} s"],
-        [counts if width is None else clipped(counts, width)],
+        [(_cut(looked, width), "dim")],
+        [_cut(counts, width)],
         [],
     ]
     parts = [
@@ -206,7 +211,7 @@ def _queues(picture: Picture, width: int | None) -> list[list[Part]]:
     ]
     titles = ("kind", "ready", "delayed", "claimed", "dead", "oldest ready")
     lines = _table(titles, rows, width)
-    return lines if rows else [*lines, [("no work", "dim")]]
+    return lines if rows else [*lines, [(_cut("no work", width), "dim")]]
 
 
 def _workers(picture: Picture, calls: int, width: int | None) -> list[list[Part]]:
@@ -221,21 +226,31 @@ def _workers(picture: Picture, calls: int, width: int | None) -> list[list[Part]
     ]
     titles = (f"workers {len(rows)}, calls {calls}", "calls", "report", "kinds")
     lines = _table(titles, rows, width, may_lose_last=True)
-    return lines if rows else [*lines, [("no worker is alive: start one with `holdfast worker`", "yellow")]]
+    if not rows:
+        lines.extend([(line, "yellow")] for line in _wrapped(NO_WORKER, width))
+    return lines
 
 
 def _attention(picture: Picture, width: int | None) -> list[list[Part]]:
-    lines: list[list[Part]] = [[("attention", "bold")]]
+    lines: list[list[Part]] = [[(_cut("attention", width), "bold")]]
     for one in picture.concerns:
         style = "red" if one.level == "danger" else "yellow"
         text = cell(f"{one.problem}: {one.advice}")
-        lines.append([(one.name, style)])
-        lines.extend([f"  {line}"] for line in ([text] if width is None else wrapped(text, max(20, width - 2))))
+        lines.append([(_cut(one.name, width), style)])
+        lines.extend([f"  {line}"] for line in _wrapped(text, width, indent=2))
         unnamed = [quoted(id) for id in one.ids if repr(id) not in one.problem]
         if unnamed:
             text = f"ids: {' '.join(unnamed)}"
-            lines.extend([f"  {line}"] for line in ([text] if width is None else wrapped(text, max(20, width - 2))))
-    return lines if picture.concerns else [*lines, [("nothing", "dim")]]
+            lines.extend([f"  {line}"] for line in _wrapped(text, width, indent=2))
+    return lines if picture.concerns else [*lines, [(_cut("nothing", width), "dim")]]
+
+
+def _cut(text: str, width: int | None) -> str:
+    return text if width is None else clipped(text, width)
+
+
+def _wrapped(text: str, width: int | None, *, indent: int = 0) -> list[str]:
+    return [text] if width is None else wrapped(text, max(1, width - indent))
 
 
 def _table(

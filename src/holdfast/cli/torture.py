@@ -1,4 +1,4 @@
-"""Runs the faults in a scratch file or schema of its own beside the named database, and removes it at the end."""
+"""Runs the faults in a scratch file or schema next to the named database, and removes it at the end."""
 
 from __future__ import annotations
 
@@ -204,11 +204,11 @@ COMMANDS = (
         "An object: `seed` and `results`, each with `fault`, `backend`, `invariants`, `wanted`, `cases`, `runs`,\n"
         "  `violations` (each with `seed` and `problems`), `skipped` (the reason, or null), `spent_s`\n"
         "  and `unjudged` (runs with too many orders of calls to tell whether they hold).",
-        "Works in a scratch file beside the file, or a scratch schema in the database, that --url names, and removes\n"
-        "it at the end. Existing data is neither read nor written. A fault that cannot run here is reported as\n"
+        "Works in a scratch file beside the file of --url, or a scratch schema in its database, and removes it at the\n"
+        "end. Existing data is neither read nor written. A fault that cannot run here is reported as\n"
         "skipped. A violation is printed with a command that repeats it: the same seed makes the same program, but\n"
-        "the operating system schedules it anew. The exit code is 1 if anything was violated or nothing could run.\n"
-        "First removes the scratch data of killed tortures, where their owner is certainly dead.",
+        "the operating system may schedule it differently. The exit code is 1 after a violation, or if nothing ran.\n"
+        "First removes scratch data of earlier runs that were killed.",
         without=("--attachments", "--patience"),
     ),
 )

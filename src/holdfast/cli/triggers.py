@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import holdfast
 from holdfast.cli.commands import PAGE, PAGE_JSON, PROCESS, YES, Command, argument, document
+from holdfast.cli.ids import similar, with_suggestions
 from holdfast.cli.running import Call, Misused, Refused
 from holdfast.cli.sessions import require_session, show_page
 from holdfast.cli.terminal import moment
@@ -53,12 +54,13 @@ def list_triggers(call: Call) -> int:
     return show_page(
         call,
         page,
-        ("handle", "name", "source", "registrant", "enabled", "created"),
+        ("handle", "name", "source", "starts", "registrant", "enabled", "created"),
         [
             (
                 one.handle,
                 one.draft.name,
                 f"{one.draft.source_type}/{one.source_key}",
+                start_of(one.draft.target),
                 _registrant(one.draft.registrant),
                 one.enabled,
                 moment(one.created_at_ms),
@@ -66,6 +68,13 @@ def list_triggers(call: Call) -> int:
             for one in page
         ],
     )
+
+
+def start_of(target: holdfast.processes.ProcessInput) -> str:
+    """Return what a delivery starts: a run by its kind, another process by its type."""
+    if isinstance(target, holdfast.processes.Run):
+        return f"run {target.kind}"
+    return str(target.__struct_config__.tag).replace("_", " ")
 
 
 def _registrant(originator: holdfast.processes.Originator) -> str:
@@ -97,7 +106,8 @@ def cancel(call: Call) -> int:
     with call.store() as store:
         found = store.triggers.list(handle=handle).items
         if not found or not found[0].enabled:
-            raise Refused(f"there is no enabled subscription {handle!r}: see triggers list")
+            unknown = f"there is no enabled subscription {handle!r}: see holdfast triggers list"
+            raise Refused(with_suggestions(unknown, similar(call, "subscriptions", handle)))
         call.confirm(f"Cancel subscription {handle!r}?")
         cancelled = store.triggers.cancel(handle, registrant=found[0].draft.registrant)
     if not cancelled:
@@ -149,7 +159,7 @@ COMMANDS = (
         ),
         ("holdfast triggers emit cron daily --key 2026-11-15",),
         "An `Emission`.",
-        "Nothing is started here: a runtime registers the processes of the deliveries.",
+        "Starts nothing: a runtime registers the processes of the deliveries.",
     ),
     Command(
         "triggers redeliver",
@@ -158,11 +168,11 @@ COMMANDS = (
         (PROCESS, YES),
         ("holdfast triggers redeliver trigger-process:8d2e… --yes",),
         "A `Process`.",
-        "Asks first. The id of the process follows from its delivery, so that it is started once.",
+        "Asks first. The process id follows from the delivery, so the process starts once.",
     ),
     Command(
         "triggers cancel",
-        "switch a subscription off",
+        "cancel a subscription",
         cancel,
         (argument("handle", metavar="HANDLE", help="the subscription's handle, as in triggers list"), YES),
         ("holdfast triggers cancel trigger:7 --yes",),

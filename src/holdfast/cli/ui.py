@@ -9,12 +9,14 @@ from holdfast.cli.running import Call, Misused
 
 if TYPE_CHECKING:
     import socket
+    from types import FrameType
 
 PORT = 8321
 
 
 def ui(call: Call) -> int:
     """Serve the inspector until it is interrupted."""
+    import contextlib
     import secrets
 
     from holdfast.extras import needing
@@ -50,7 +52,14 @@ def ui(call: Call) -> int:
         config = uvicorn.Config(
             app, log_level="warning", timeout_graceful_shutdown=1, server_header=False, proxy_headers=False, ws="none"
         )
-        uvicorn.Server(config).run(sockets=[listening])
+
+        class Server(uvicorn.Server):
+            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+                app.state.end_streams()
+                super().handle_exit(sig, frame)
+
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the usual way to leave
+            Server(config).run(sockets=[listening])
     return 0
 
 

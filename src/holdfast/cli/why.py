@@ -8,13 +8,13 @@ import holdfast
 from holdfast.cli.commands import Command, argument
 from holdfast.cli.ids import similar, with_suggestions
 from holdfast.cli.running import Call, Refused, has_password
-from holdfast.cli.terminal import length, moment, quoted
+from holdfast.cli.terminal import end_of_error, length, moment, quoted
 
 STYLES = {"stuck": "red", "waits": "yellow", "works": "green", "idle": "dim"}
 STORE_OPTIONS = ("url", "schema", "pooler")
-ERROR_LINES, ERROR_CHARACTERS = 10, 2_000
-"""The most of an error that is shown, its end."""
 SIGNAL = ("processes", "signal")
+SHOWING = (("queue", "limit"), ("runs", "show"), ("why",))
+"""Commands of remedies that only show more: what helps is to be decided."""
 ALONE = frozenset({"why"})
 """Commands of remedies whose name is one word."""
 
@@ -61,7 +61,7 @@ def _details(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> list
     if cause.attempt is not None:
         found.append(("attempt", str(cause.attempt)))
     if cause.error is not None:
-        found.append(("error", _end_of(cause.error)))
+        found.append(("error", end_of_error(cause.error)))
     if cause.holder is not None:
         found.append(("held by", _holder(cause.holder, now_ms)))
     if cause.next is not None:
@@ -69,16 +69,11 @@ def _details(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> list
         when += "" if cause.next_at_ms is None else f", in {length(cause.next_at_ms - now_ms)}"
         found.append(("by itself", f"{cause.next}{when}"))
     if cause.remedy:
-        found.append(("helps", command_line(call, cause.remedy)))
+        is_shown = any(cause.remedy[: len(words)] == words for words in SHOWING)
+        found.append(("see" if is_shown else "helps", command_line(call, cause.remedy)))
     if cause.remedy[:2] == SIGNAL:
         found.append(("payload", "add --payload JSON if its handler expects one"))
     return found
-
-
-def _end_of(error: str) -> str:
-    """Return the last lines of an error: those of a traceback say what happened."""
-    lines = [line.rstrip() for line in error[-ERROR_CHARACTERS:].splitlines() if line.strip()]
-    return "\n".join(lines[-ERROR_LINES:])
 
 
 def _holder(holder: holdfast.maintenance.Holder, now_ms: int) -> str:
@@ -127,6 +122,7 @@ COMMANDS = (
         (argument("id", metavar="ID", help="the id of a session, a process or a schedule"),),
         ("holdfast why chat-42", "holdfast why research-1 --json"),
         "An object: `ok` and `explanations`, each an `Explanation` with its `causes`.",
-        "Changes nothing. The exit code is 1 if something is stuck. `helps` is a command to paste.",
+        "Changes nothing. The exit code is 1 if something is stuck. `helps` is a command to paste,\n"
+        "and `see` one that shows more.",
     ),
 )

@@ -115,7 +115,7 @@ def _imported(name: str) -> ModuleType:
     except Exception as error:
         raise Refused(
             f"module {name!r} cannot be imported: {_place(error)} {type(error).__name__}: {error}: "
-            "mend it, then run this again"
+            "fix it, then run this again"
         ) from error
 
 
@@ -148,7 +148,7 @@ COMMANDS = (
                 "--metrics-host",
                 metavar="HOST",
                 default="127.0.0.1",
-                help="the address of that port (default 127.0.0.1; others can reach any other one)",
+                help="the address of that port (default 127.0.0.1; other hosts may reach any other address)",
             ),
         ),
         (
@@ -157,8 +157,9 @@ COMMANDS = (
             "holdfast worker app:worker --metrics-port 9464",
         ),
         "Nothing: a worker prints no results. Failures, warnings and the counts at the end go to standard error.",
-        "The worker names its store itself. On SIGTERM or Ctrl-C it claims no more, lets running calls finish for its\n"
-        "grace period, and gives the rest back. --reload does the same at each change, and is for development.",
+        "Your program names the store. On SIGTERM or Ctrl-C the worker stops claiming, lets running calls\n"
+        "finish within its grace period, and returns the rest to the queue.\n"
+        "--reload, for development, does so on each change.",
         opens_a_store=False,
         without=("--url", "--schema", "--pooler", "--attachments", "--patience"),
         because="the program names the store and its options in holdfast.Worker(…)",

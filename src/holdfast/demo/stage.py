@@ -123,7 +123,7 @@ class Actor:
             text=True,
             start_new_session=True,
         )
-        self.nod(json.dumps({**setting, "owner": name}))
+        self.resume(json.dumps({**setting, "owner": name}))
         self._ear = threading.Thread(target=self._listen, args=(heard,), daemon=True)
         self._ear.start()
 
@@ -134,7 +134,7 @@ class Actor:
                 heard.put((self, line))
         heard.put((self, ""))
 
-    def nod(self, line: str = "") -> None:
+    def resume(self, line: str = "") -> None:
         """Let the worker continue."""
         assert self._process.stdin is not None
         try:
@@ -231,7 +231,7 @@ class Stage:
         )
 
     def _play(self, act: Callable[[], bool]) -> bool:
-        """Return whether an act is over. Meanwhile workers get their nods: one that waits may hold a lock."""
+        """Return whether an act is over. Meanwhile workers may continue: one that waits may hold a lock."""
         with ThreadPoolExecutor(1) as pool:
             playing = pool.submit(act)
             while not playing.done():
@@ -265,7 +265,7 @@ class Stage:
         for _ in range(2):
             source = f"{self._session_id}:night"
             fired = self._store.triggers.emit("clock", source, idempotency_key="tonight")
-            self._tell("clock", "the night falls" + (", said again: recorded once" if fired.replayed else ""), "bold")
+            self._tell("clock", "night falls" + (", sent again: recorded once" if fired.replayed else ""), "bold")
         return True
 
     def _curtain(self) -> bool:
@@ -294,7 +294,7 @@ class Stage:
     def _listen(self) -> bool:
         """Handle one report. Return False if none came in time."""
         if time.monotonic() - self._began_s > PATIENCE_S:
-            raise Stalled(f"the demo has not ended after {PATIENCE_S:.0f} s: run it again, and report that")
+            raise Stalled(f"the demo has not ended after {PATIENCE_S:.0f} s: run it again, and report this")
         try:
             actor, line = self._heard.get(timeout=LOOK_S)
         except queue.Empty:
@@ -302,7 +302,7 @@ class Stage:
         if actor.killed:
             return True
         if not line:
-            raise Stalled(f"{actor.name} ended by itself, which no worker does: see what it wrote, and report that")
+            raise Stalled(f"{actor.name} ended unexpectedly: report this with its output")
         said = json.loads(line)
         place = str(said["place"])
         self._reached[place] = self._reached.get(place, 0) + 1
@@ -316,7 +316,7 @@ class Stage:
         if doomed is None:
             self._recount(actor, said)
         if doomed is None:
-            actor.nod()
+            actor.resume()
         else:
             self._doom.remove(doomed)
             self._kill(actor, doomed, self._shown(said["name"]))
@@ -327,7 +327,7 @@ class Stage:
     def _kill(self, actor: Actor, doomed: Place, name: str) -> None:
         held = [self._intrude(actor, proof) for proof in actor.holds.values()]
         if doomed.race:
-            actor.nod()
+            actor.resume()
             time.sleep(self._chance.random() * RACE_S)
         actor.kill()
         self._killings.append(Killing(actor.name, doomed.place, name, doomed.race, self._at_s()))
@@ -361,7 +361,8 @@ class Stage:
             else:
                 self._store.leases.claim(proof.resource, owner_id="intruder", ttl_ms=1)
         except holdfast.LeaseHeld:
-            self._tell("intruder", f"would write to {self._lane(proof)}, which {actor.name} holds: LeaseHeld", "yellow")
+            lane = self._lane(proof)
+            self._tell("intruder", f"tries to write to {lane}, which {actor.name} holds: LeaseHeld", "yellow")
             return Held(actor.name, proof, refused=True)
         return Held(actor.name, proof, refused=False)
 
@@ -378,7 +379,7 @@ class Stage:
                     proof.resource.process_id, holdfast.processes.Failed("too late"), lease=proof
                 )
         except (holdfast.ClaimLost, holdfast.LeaseLost, holdfast.AlreadyTerminal) as lost:
-            what = f"(if it lived) would write to {self._lane(proof)} with fence {proof.fence}"
+            what = f"late write to {self._lane(proof)} with fence {proof.fence}"
             self._tell(held.worker, f"{what}: {type(lost).__name__}", "yellow")
             return held._replace(late_write_refused=True)
         raise Stalled(f"{held.worker} wrote under a lease that another worker has: this store does not keep leases")

@@ -1,4 +1,4 @@
-"""A worker process of the demo: reports each place where a kill would be interesting, and waits there for a nod."""
+"""A worker process of the demo: reports each point at which the stage may kill it, and waits there."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ PLACES = {"session.commit": "committed", "events.append": "recorded", "processes
 
 
 class Line:
-    """The connection to the stage. Each report waits for a nod before the next one is sent."""
+    """The connection to the stage. After each report, it waits until the stage lets it continue."""
 
     def __init__(self) -> None:
         self.asked = 0
         self._answering = ""
         self._turn = threading.Lock()
-        self._nods = threading.Semaphore(0)
+        self._permits = threading.Semaphore(0)
 
     def report(self, place: str, name: str, **facts: Any) -> None:
         """Report a place, and wait there."""
         with self._turn:
             sys.stdout.write(json.dumps({"place": place, "name": name, "asked": self.asked, **facts}) + "\n")
             sys.stdout.flush()
-            self._nods.acquire()
+            self._permits.acquire()
 
     def hear(self) -> None:
-        """Read nods until the stage closes the stream, then end abruptly, like a kill."""
+        """Read permits until the stage closes the stream, then end abruptly, like a kill."""
         for _ in sys.stdin:
-            self._nods.release()
+            self._permits.release()
         os._exit(0)
 
     # The places.

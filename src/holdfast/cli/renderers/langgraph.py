@@ -1,4 +1,4 @@
-"""Checkpoints and writes of LangGraph: messages, tool calls and values. Nothing is imported to decode them."""
+"""Checkpoints, writes and items of LangGraph: messages, tool calls and values. Nothing is imported to decode them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,16 @@ def write(payload: Any) -> str | None:
     line, _, data = payload.partition(b"\n")
     try:
         fields = msgspec.json.decode(line, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     channel = fields.get("channel")
     return f"{channel}: {_value(fields.get('type'), data)}" if isinstance(channel, str) else None
+
+
+def item(payload: Any) -> str | None:
+    """Return the value of an item of long-term memory. Its namespace and key stand in the node's id."""
+    fields = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
+    return compact(fields["value"]) if isinstance(fields.get("value"), dict) else None
 
 
 def _value(kind: object, data: bytes) -> str:
@@ -43,13 +49,14 @@ def _value(kind: object, data: bytes) -> str:
     try:
         if kind == "msgpack":
             return _shown(msgspec.msgpack.decode(data, ext_hook=_opened))
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError):
+        # Damaged, or a value that JSON has no form for, such as a dict with tuples as keys.
         pass
     return f"{len(data)} bytes"
 
 
 def _opened(_: int, data: memoryview) -> Any:
-    """Return the fields of an object in the place of the object."""
+    """Return the fields of an object in place of the object."""
     import msgspec
 
     found: Any = msgspec.msgpack.decode(data, ext_hook=_opened)
