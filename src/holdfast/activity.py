@@ -1,4 +1,7 @@
-"""Counts turns and events a second by comparing looks at what changed. Reads nothing itself, and knows no clock."""
+"""Counts turns and events a second from successive reads, and paces repeated reads.
+
+Reads nothing itself, and knows no clock.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,33 @@ REACH_MS: Final = 600_000
 """The first look goes back this far, so that most sessions that work are known before they are counted."""
 OVERLAP_MS: Final = 30_000
 """Later looks go back this far before the last one: a change may become visible after a later one."""
+
+
+RESTS: Final = 9
+"""A reading that took a second is not repeated for so many seconds: it takes at most a tenth of the time."""
+
+
+class Pace:
+    """Says when to read again: after an interval, and later if the last reading took long.
+
+    >>> from holdfast.activity import Pace
+    >>> pace = Pace(1.5)
+    >>> pace.done(begun_s=10.0, now_s=12.0)
+    >>> pace.is_due(29.9), pace.is_due(30.0)
+    (False, True)
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._next_s: float | None = None
+
+    def is_due(self, now_s: float) -> bool:
+        """Return True if it is time to read, as it is before the first time."""
+        return self._next_s is None or now_s >= self._next_s
+
+    def done(self, *, begun_s: float, now_s: float) -> None:
+        """Take note of a reading that has ended."""
+        self._next_s = now_s + max(self._every_s, RESTS * (now_s - begun_s))
 
 
 class Rates(msgspec.Struct, frozen=True):

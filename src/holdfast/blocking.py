@@ -20,6 +20,7 @@ from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
 from holdfast.records.queue import WorkClaim
 from holdfast.store import READ_WAIT_MS, TRANSACTION_MS
+from holdfast.store.session_control import TURN_WAIT_MS
 from holdfast.store.transaction import Marked, TransactionBlock
 
 __all__ = ["BlockingStore", "RunHandle", "Session", "Turn"]
@@ -71,9 +72,16 @@ class Session(Facet):
     interrupt = without_await(asynchronous.Session.interrupt)
     follow = without_await_each(asynchronous.Session.follow)
 
-    def turn(self, turn_id: str | None = None, *, last: int | None = None, claim: WorkClaim | None = None) -> Turn:
+    def turn(
+        self,
+        turn_id: str | None = None,
+        *,
+        last: int | None = None,
+        claim: WorkClaim | None = None,
+        wait_ms: int = TURN_WAIT_MS,
+    ) -> Turn:
         """Run one turn as a block: read the conversation, add to it, and commit everything at the block's end."""
-        return Turn(self._session.turn(turn_id, last=last, claim=claim), self.backend)
+        return Turn(self._session.turn(turn_id, last=last, claim=claim, wait_ms=wait_ms), self.backend)
 
 
 def giving_a_session(
@@ -282,6 +290,7 @@ class Workers(Facet):
     held_sessions = without_await(asynchronous.Workers.held_sessions)
     leave = without_await(asynchronous.Workers.leave)
     release = without_await(asynchronous.Workers.release)
+    renew = without_await(asynchronous.Workers.renew)
 
 
 class Maintenance(Facet):

@@ -66,6 +66,11 @@ class Turn(Facet):
         return self._turn.cancelled
 
     @property
+    def store(self) -> Any:
+        """The worker's store, for other sessions, None outside of a worker. Its writes are not part of the commit."""
+        return self._turn.store
+
+    @property
     def interrupted(self) -> bool:
         """True once a person stopped the turn. Its commit is refused; what it added is stored only after `keep`."""
         return self._turn.interrupted

@@ -12,7 +12,7 @@ import binascii
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
@@ -125,6 +125,11 @@ def checked_document(value: Document, *, depth: int, size: int, canonical: bool 
         if value_size.is_light(value, depth, min(size, BUDGET_BYTES)):
             data = encode(value)
             charge(len(data))
+            if len(data) < FAR_BYTES and len(data) <= size:
+                if _decode(data) != value:
+                    return _misfit(value)
+                _encode_64_bit(value)
+                return data
             parts = [(json_chunks.Piece(value), data)]
         else:
             charge(BUDGET_BYTES)
@@ -152,13 +157,15 @@ def checked_document(value: Document, *, depth: int, size: int, canonical: bool 
 
 FAR_NUMBERS = 10_000
 """The most numbers with a large exponent in a document: reading one takes as long as 200 others."""
+FAR_BYTES = len("1e300") * FAR_NUMBERS
+"""A shorter document cannot have so many."""
 FAR_NUMBER = re.compile(rb"e-?(?:29|3[0-9])[0-9]")
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 def _has_far_numbers(parts: Sequence[bytes]) -> bool:
     """Return True if a document that was encoded here has too many of them. Matches inside texts do not count."""
-    if sum(map(len, parts)) < len("1e300") * FAR_NUMBERS:
+    if sum(map(len, parts)) < FAR_BYTES:
         return False
     looks = sum(data.count(look) for data in parts for look in (b"e3", b"e-3", b"e29", b"e-29"))
     return looks > FAR_NUMBERS and sum(len(FAR_NUMBER.findall(STRING.sub(b'"', data))) for data in parts) > FAR_NUMBERS
@@ -186,7 +193,7 @@ def _unwritable(value: Document, depth: int, size: int) -> Unfit | None:
             return _misfit(value)
 
 
-# Bytes in the place of a document.
+# Bytes in place of a document.
 
 RAW, PACKED = b"\x00", b"\x01"
 """The first byte of stored bytes, which no JSON begins with. A checksum follows, then the bytes or a frame of them."""
@@ -196,7 +203,7 @@ LARGEST_RATIO = 16
 
 
 def encode_bytes(data: bytes) -> bytes:
-    """Return bytes as they are stored in the place of a document."""
+    """Return bytes as they are stored in place of a document."""
     _, packed = pack(data)
     mark, body = (PACKED, packed) if len(packed) < len(data) <= len(packed) * LARGEST_RATIO else (RAW, data)
     return mark + _checksum(body) + body
@@ -206,7 +213,13 @@ def decode_value(data: bytes, *, table: str, key: object) -> Document | bytes:
     """Decode a stored document, or bytes in its place, proven by their checksum."""
     mark = data[:1]
     if mark not in (RAW, PACKED):
-        return decode_document(data, table=table, key=key)
+        if len(data) > json_chunks.DECODED_AT_ONCE:
+            return decode_document(data, table=table, key=key)
+        charge(len(data))  # Without a further call: paths have thousands of nodes.
+        try:
+            return _decode(data)
+        except UNDECODABLE as error:
+            raise Corrupt(table, str(key), "the stored document is not JSON") from error
     body = data[1 + CHECKSUM_BYTES :]
     if data[1 : 1 + CHECKSUM_BYTES] != _checksum(body):
         raise Corrupt(table, str(key), "does not match its checksum")
@@ -275,6 +288,18 @@ def encode_canonical(value: object) -> bytes:
 def stable_hash(value: object) -> str:
     """Return the hash of a value's canonical form."""
     return digest(encode_canonical(value))
+
+
+def joint_hash(values: Iterable[object]) -> str:
+    """Return the hash of canonical forms, one after another. Values must be lists or objects, whose ends are marked."""
+    import hashlib  # at its first use, because OpenSSL comes with it
+
+    seen = hashlib.sha256()
+    for value in values:
+        data = encode_canonical(value)
+        charge(len(data))
+        seen.update(data)
+    return seen.hexdigest()
 
 
 def content_ref(format: ContentFormat, data: bytes) -> str:

@@ -79,14 +79,14 @@ def _remade(kind: type[HoldfastError], arguments: tuple[Any, ...], facts: dict[s
 
 
 class Conflict(HoldfastError):
-    """The stored state contradicts the call: reload, then decide anew."""
+    """The stored state contradicts the call: reload, then decide again."""
 
 
 class HeadConflict(Conflict):
     """The session's head is not at the expected revision: load it and redo the change on top."""
 
-    def __init__(self, session_id: str, expected: int, actual: int) -> None:
-        super().__init__(f"session {session_id!r} is at revision {actual}, not {expected}: load it and redo the call")
+    def __init__(self, session_id: str, expected: int, actual: int, advice: str = "load it and redo the call") -> None:
+        super().__init__(f"session {session_id!r} is at revision {actual}, not {expected}: {advice}")
         self.session_id, self.expected, self.actual = session_id, expected, actual
 
 
@@ -124,8 +124,8 @@ class RegistrationConflict(Conflict):
     """The process id was used for another process or run. `differs` names the fields that are not the same."""
 
     def __init__(self, process_id: str, existing_hash: str, new_hash: str, differs: str = "its fields") -> None:
-        super().__init__(f"process {process_id!r} exists with other values of {differs}: give a changed one a new id")
-        self.process_id, self.existing_hash, self.new_hash = process_id, existing_hash, new_hash
+        super().__init__(f"process {process_id!r} exists with other values of {differs}: use a new id")
+        self.process_id, self.existing_hash, self.new_hash, self.differs = process_id, existing_hash, new_hash, differs
 
 
 class ReplayConflict(Conflict):
@@ -153,7 +153,7 @@ class ArtifactConflict(Conflict):
 
     def __init__(self, kind: str, ref: str, actual: str | None) -> None:
         now = "no artifact is stored now" if actual is None else f"the stored one has the hash {actual}"
-        super().__init__(f"artifact {kind}/{ref} is not the one that you expected: {now}: get it and redo the call")
+        super().__init__(f"artifact {kind}/{ref} is not the expected one: {now}: get it and redo the call")
         self.kind, self.ref, self.actual = kind, ref, actual
 
 
@@ -180,28 +180,32 @@ class SubscriptionConflict(Conflict):
 class NodeConflict(Conflict):
     """The node id names another node: history is append-only. `vacuumed` says that the other one lost its content.
 
-    An id that the store derived from the turn id (`derived`) can be taken once retention has forgotten the turn.
+    An id that the store derived from the turn id (`derived`) can be taken once retention has removed the turn.
     """
 
     def __init__(self, session_id: str, node_id: str, *, vacuumed: bool = False, derived: bool = False) -> None:
         why = "exists with other content"
         if vacuumed:
             why = "was vacuumed, or moved here as a tombstone, and its content is gone"
-        made = "its id was made out of the turn id, which was used before: use a new turn id"
+        made = "its id is derived from the turn id, which was used before: use a new turn id"
         advice = made if derived else "use a new node id"
         super().__init__(f"node {node_id!r} of session {session_id!r} {why}: {advice}")
         self.session_id, self.node_id, self.vacuumed, self.derived = session_id, node_id, vacuumed, derived
 
 
 class AlreadyTerminal(Conflict):
-    """The process is already terminal. `refused` names a signal that came too late, `goes_on` the run that follows."""
+    """The process is already terminal. `refused` names a signal that came too late, `continued_as` the next run."""
 
-    def __init__(self, process_id: str, status: str, refused: str | None = None, goes_on: str | None = None) -> None:
-        read = NextStep("stop, and read its outcome with", "processes.get()")
-        follow = NextStep(f"it continues as run {goes_on!r}, and the last one is reached with", "processes.handle()")
+    def __init__(
+        self, process_id: str, status: str, refused: str | None = None, continued_as: str | None = None
+    ) -> None:
+        step = NextStep("stop, and read its outcome with", "processes.get()")
+        if continued_as is not None:
+            follow = f"it continues as run {continued_as!r}, and the last one is reached with"
+            step = NextStep(follow, "processes.handle()")
         late = "" if refused is None else f", and gets no {refused}"
-        super().__init__(f"process {process_id!r} is already terminal ({status}){late}", follow if goes_on else read)
-        self.refused, self.process_id, self.status, self.goes_on = refused, process_id, status, goes_on
+        super().__init__(f"process {process_id!r} is already terminal ({status}){late}", step)
+        self.refused, self.process_id, self.status, self.continued_as = refused, process_id, status, continued_as
 
 
 class NotRetryable(Conflict):
@@ -209,9 +213,9 @@ class NotRetryable(Conflict):
 
     def __init__(self, process_id: str, status: str, continued_as: str | None = None) -> None:
         advice = "see what it waits for" if status == "running" else "start another run"
-        advice = advice if continued_as is None else f"it continues as run {continued_as!r}: look at that one"
+        advice = advice if continued_as is None else f"it continues as run {continued_as!r}: inspect that one"
         problem = "has not ended" if status == "running" else "has ended with a result"
-        super().__init__(f"process {process_id!r} {problem}, and is not retried: {advice}")
+        super().__init__(f"process {process_id!r} cannot be retried, because it {problem}: {advice}")
         self.process_id, self.status, self.continued_as = process_id, status, continued_as
 
 
@@ -220,34 +224,34 @@ class LeaseHeld(Conflict):
 
     retryable: ClassVar[bool] = True
 
-    def __init__(self, resource: str, owner: str, expires_at_ms: int, advice: str = "wait, or leave it") -> None:
+    def __init__(self, resource: str, owner: str, expires_at_ms: int, advice: str = "wait for its end") -> None:
         super().__init__(f"{resource} is already leased by {owner!r} until {expires_at_ms}: {advice}")
         self.resource, self.owner, self.expires_at_ms = resource, owner, expires_at_ms
 
 
 class LeaseLost(Conflict):
-    """The lease is missing or expired: stop working on the resource and claim it anew."""
+    """The lease is missing or expired: stop working on the resource and claim it again."""
 
     def __init__(self, resource: str) -> None:
-        super().__init__(f"the lease on {resource} is missing or expired: claim it anew")
+        super().__init__(f"the lease on {resource} is missing or expired: claim it again")
         self.resource = resource
 
 
 class ClaimLost(Conflict):
-    """The claim no longer holds exactly this work: drop the result and claim anew.
+    """The claim no longer holds exactly this work: drop the result and claim again.
 
     If `widened` is set, the claim lives, but was changed: continue with the one that `claim(holding=...)` returned.
     """
 
     def __init__(self, session_id: str, claim_id: str, *, widened: bool = False) -> None:
         changed = "was widened or made exclusive: pass the claim that claim(holding=...) returned"
-        advice = changed if widened else "is lost, expired or incomplete: claim anew"
+        advice = changed if widened else "is lost, expired or incomplete: claim again"
         super().__init__(f"claim {claim_id!r} on session {session_id!r} {advice}")
         self.session_id, self.claim_id, self.widened = session_id, claim_id, widened
 
 
 class ImportRefused(Conflict):
-    """A session cannot be taken over: its bundle is damaged, or another session has its place."""
+    """A session cannot be imported: its bundle is damaged, or another session has its id."""
 
 
 class InvalidRequest(HoldfastError, ValueError):
@@ -273,7 +277,7 @@ class NotFound(HoldfastError, LookupError):
 
 
 class UnknownSession(NotFound):
-    """No session of this id was ever made."""
+    """No session of this id was ever created."""
 
     def __init__(self, session_id: str) -> None:
         create = NextStep("create it first with", "sessions.create()")
@@ -282,16 +286,16 @@ class UnknownSession(NotFound):
 
 
 class SessionDeleted(NotFound):
-    """The session was deleted: the handle is dead for ever, even if the id is created again."""
+    """The session was deleted: this handle stays invalid, even if the id is created again."""
 
     def __init__(self, session_id: str) -> None:
-        create = NextStep("create it anew with", "sessions.create()", "and use the new handle")
+        create = NextStep("create it again with", "sessions.create()", "and use the new handle")
         super().__init__(f"session {session_id!r} was deleted", create, NextStep("see", "sessions.list()"))
         self.session_id = session_id
 
 
 class UnknownBatch(NotFound):
-    """The session has no batch of this id, or retention has forgotten it."""
+    """The session has no batch of this id, or retention has removed it."""
 
     def __init__(self, session_id: str, batch_id: str) -> None:
         super().__init__(f"session {session_id!r} has no batch {batch_id!r}: enqueue it first")
@@ -357,7 +361,7 @@ class UnknownPosition(NotFound):
     def __init__(self, position: str) -> None:
         super().__init__(
             f"after: the database lacks the write of position {position!r}: it was rolled back, or a failover or a "
-            "restore has lost it: read without it and decide anew"
+            "restore has lost it: read without it and decide again"
         )
         self.position = position
 
@@ -371,7 +375,7 @@ class NotGranted(NotFound):
 
 
 class Unavailable(HoldfastError):
-    """The database did not do it now: wait and retry. `outcome` says whether it may have happened."""
+    """The database could not complete the call: wait and retry. `outcome` says whether it may have been applied."""
 
     retryable: ClassVar[bool] = True
 
@@ -402,7 +406,7 @@ class DurabilityUncertain(Unavailable):
 class ReplacementUncertain(Unavailable):
     """The answer to a replacement was lost, and another value is stored, or none: read it before you repeat the call.
 
-    It was lost, or applied and then replaced by a later writer, whose value a repeated call would overwrite.
+    A later writer may have replaced the value. A repeat would overwrite it.
     """
 
     retryable: ClassVar[bool] = False
@@ -444,7 +448,7 @@ class WaitTimeout(Unavailable, TimeoutError):
 
 
 class NestedCall(HoldfastError):
-    """This call interrupts another one of its thread on the same store: return, and call once that one has ended."""
+    """This call interrupts another call of the same thread on the same store: return, and call again after that one."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -477,14 +481,11 @@ class SchemaMissing(Incompatible):
 
 
 class StoreMissing(SchemaMissing):
-    """There is no file of this name, and `migrate=False` forbids creating it: check the name.
-
-    `similar` lists stores beside it with similar names.
-    """
+    """No such file, and `migrate=False` forbids creating it. `similar` lists stores with similar names."""
 
     def __init__(self, path: str, known: int, similar: tuple[str, ...] = ()) -> None:
         super().__init__(0, known)
-        meant = f"did you mean {' or '.join(map(repr, similar))}?" if similar else "check the name"
+        meant = f"did you mean {' or '.join(map(repr, similar))}?" if similar else "check the name."
         self.text = f"there is no file {path!r}: {meant} To make a new store, open it once with migrate=True"
         self.message, self.args = self.text, (self.text,)
         self.path, self.similar = path, similar

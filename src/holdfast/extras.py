@@ -1,4 +1,4 @@
-"""The extras of the package: the module that each installs, and an error that names the extra if it is missing."""
+"""The extras of the package: the modules that each installs, and an error that names the extra if one is missing."""
 
 from __future__ import annotations
 
@@ -9,48 +9,50 @@ from typing import Final
 from holdfast.errors import InvalidRequest
 
 MODULES: Final = {
-    "a2a": "a2a",
-    "adk": "google.adk",
-    "langgraph": "langgraph.checkpoint",
-    "mcp": "mcp",
-    "openai-agents": "agents",
-    "otel": "opentelemetry",
-    "postgres": "asyncpg",
-    "pydantic-ai": "pydantic_ai",
-    "schedules": "cronsim",
-    "schemas": "jsonschema_rs",
-    "ui": "starlette",
+    "a2a": ("a2a", "google.protobuf"),
+    "adk": ("google.adk", "google.genai", "pydantic_core"),
+    "langgraph": ("langgraph.checkpoint", "langgraph.store", "langchain_core"),
+    "mcp": ("mcp", "mcp_types", "pydantic_core"),
+    "openai-agents": ("agents",),
+    "otel": ("opentelemetry",),
+    "postgres": ("asyncpg",),
+    "pydantic-ai": ("pydantic_ai", "pydantic", "pydantic_core"),
+    "schedules": ("cronsim",),
+    "schemas": ("jsonschema_rs",),
+    "testing": ("pytest",),
+    "ui": ("starlette", "uvicorn", "jinja2", "markupsafe"),
 }
-"""The module that is missing without the extra."""
+"""The modules that Holdfast imports from each extra."""
 
 
 @contextmanager
 def needing(extra: str, *, field: str, purpose: str) -> Generator[None, None, None]:
-    """Import inside this block. Refuse the call if the extra's module is missing, with the command that installs it."""
+    """Import inside this block. Refuse the call if a module is missing, with the command that installs the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if not _is_missing(extra, error):
+        advice = _advice(extra, purpose, error)
+        if advice is None:
             raise
-        raise InvalidRequest(field, _advice(extra, purpose)) from error
+        raise InvalidRequest(field, advice) from error
 
 
 @contextmanager
-def adapting(extra: str, *, framework: str) -> Generator[None, None, None]:
-    """Import an adapter inside this block. Raise `ModuleNotFoundError` with the command if the framework is missing."""
+def requiring(extra: str, *, purpose: str) -> Generator[None, None, None]:
+    """Import inside this block. Raise `ModuleNotFoundError` with the command that installs the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if not _is_missing(extra, error):
+        advice = _advice(extra, purpose, error)
+        if advice is None:
             raise
-        raise ModuleNotFoundError(_advice(extra, f"the adapter for {framework}"), name=error.name) from error
+        raise ModuleNotFoundError(advice, name=error.name) from error
 
 
-def _is_missing(extra: str, error: ModuleNotFoundError) -> bool:
-    """Report whether the error is about the extra's module, a package above it or a module below it."""
-    module, missing = MODULES[extra], error.name or ""
-    return f"{module}.".startswith(f"{missing}.") or missing.startswith(f"{module}.")
-
-
-def _advice(extra: str, purpose: str) -> str:
-    return f"{purpose} needs the module {MODULES[extra]}: pip install 'holdfast[{extra}]'"
+def _advice(extra: str, purpose: str, error: ModuleNotFoundError) -> str | None:
+    """Return the command that installs the extra, or None if the missing module is not a part of it."""
+    missing = error.name or ""
+    for module in MODULES[extra]:
+        if f"{module}.".startswith(f"{missing}.") or missing.startswith(f"{module}."):
+            return f"{purpose} needs the module {module}: pip install 'holdfast[{extra}]'"
+    return None

@@ -23,7 +23,7 @@ from holdfast.records.limits import LARGEST_CONTENT, Limits
 from holdfast.records.options import PRIVATE, PostgresOptions, SqliteOptions
 from holdfast.rules import checks
 from holdfast.store import Context, Store
-from holdfast.store.instrumentation import Watched, observing_of, told_opening
+from holdfast.store.instrumentation import Watched, observed_opening, observing_of
 from holdfast.store.metering import CountingBackend
 from holdfast.wait import AsyncWaiting, BlockingWaiting, Waiting
 
@@ -87,7 +87,7 @@ def open_blocking(
     parts = _check_parts(limits, clock, attachments, observe, file_mode, artifact_checks)
     backend: Backend | None = None
     try:
-        with told_opening(parts.observers, system_of(url)) as watched:
+        with observed_opening(parts.observers, system_of(url)) as watched:
             backend = open_backend(url, options, parts.clock, BlockingWaiting(), parts.file_mode)
             store = _store_over(backend, parts, watched)
         return BlockingStore(store, backend)
@@ -174,7 +174,7 @@ class Opening:
 
     async def _open(self) -> Store:
         parts = self._parts
-        with told_opening(parts.observers, system_of(self._url)) as watched:
+        with observed_opening(parts.observers, system_of(self._url)) as watched:
             backend = await open_backend_async(self._url, self._options, parts.clock, parts.file_mode)
             return _store_over(backend, parts, watched)
 

@@ -60,7 +60,7 @@ class Folder:
         for _ in range(ROUNDS):
             if self._write(path, data):
                 return
-        raise Unavailable(f"the attachment was deleted from {self._root} as fast as it was written: retry")
+        raise Unavailable(f"the attachment was deleted from {self._root} while it was written: retry")
 
     def _holds(self, path: Path, data: bytes) -> bool:
         """Return True if the file exists and is whole. A truncated or damaged one is overwritten."""

@@ -1,4 +1,4 @@
-"""Run calls where no signal handler can raise, and tell the exceptions of handlers apart."""
+"""Run calls where no signal handler can raise, and distinguish the exceptions of handlers."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _groups(items: list[Any], kind: Callable[[list[Any]], T]) -> Iterator[tuple[
         yield group, large
         start += count
         fitted += 1
-        # Grow while all groups fit, later only now and then: weighing a group that is too large is wasted.
+        # Grow while all groups fit, later only occasionally: weighing a group that is too large is wasted.
         if count < STEADY_ITEMS or fitted % STEADY_GROUPS == 0:
             count = min(2 * count, MOST_ITEMS)
 

@@ -11,6 +11,7 @@ import enum
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar, Token
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, Unpack
 from holdfast.errors import HoldfastError, InvalidRequest, StoreForked, TransactionExpired, Unavailable
 from holdfast.ports import Backend, Ending, IsLeft, NoReader, Operation, OperationFlags
 from holdfast.ports.queries import PrefetchQuery
-from holdfast.wait import Waiting
+from holdfast.wait import AsyncWaiting, Waiting
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -34,7 +35,7 @@ class CallerTransaction(NoReader):
     """The field that a refusal names."""
 
     def watch(self, topic: str) -> Future[None]:  # noqa: ARG002 - the port's signature
-        """Refuse: a wait here would keep others from making the change, and would not see it."""
+        """Refuse: a wait here would block the awaited change, and would not see it."""
         raise self._no_waiting()
 
     async def pause(self, change: Future[None], timeout_ms: int) -> bool:  # noqa: ARG002 - the port's signature
@@ -51,7 +52,7 @@ class CallerTransaction(NoReader):
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Refuse: tests read the store itself."""
-        raise InvalidRequest("store", "works inside a transaction: look at the store that was opened")
+        raise InvalidRequest("store", "works inside a transaction: use the store that was opened")
 
     def _no_waiting(self) -> InvalidRequest:
         return InvalidRequest(
@@ -86,7 +87,11 @@ class OpenTransaction(CallerTransaction):
         self.topics: list[str] = []
         """Topics of the calls so far, published after the commit."""
         self._waiting = waiting
+        self.lets_tasks_wait = isinstance(waiting, AsyncWaiting)
+        """True if calls of several tasks run one after the other. A thread that would block is refused instead."""
         self._in_use = threading.Lock()
+        self._queue: deque[Future[None]] = deque()
+        self._queueing = threading.Lock()
         self._deciding = threading.Lock()
         self._end: End | None = None
         self._process_id = os.getpid()
@@ -120,7 +125,7 @@ class OpenTransaction(CallerTransaction):
         return self._block_is_left is not None and self._block_is_left()
 
     def look_in_s(self) -> float:
-        """Return the seconds until the time limit, or until the next look at the block."""
+        """Return the seconds until the time limit, or until the next check of the block."""
         left_s = self.left_s()
         return left_s if self._block_is_left is None else min(left_s, LOOK_S)
 
@@ -172,12 +177,15 @@ class OpenTransaction(CallerTransaction):
 
     async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
         """Run an operation in the transaction. If it raises, the transaction is as it was before."""
-        self._take()
+        if self.lets_tasks_wait:
+            await self._take_turn()
+        else:
+            self._take()
         try:
             self.check_open()
             return await self._apply(operation, heavy=flags.get("heavy", False))
         finally:
-            self._in_use.release()
+            self._pass_on()
 
     async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:  # noqa: ARG002
         """Run an operation that only reads. It sees the transaction's own changes."""
@@ -188,12 +196,43 @@ class OpenTransaction(CallerTransaction):
         """True in a child process: the transaction is the parent's."""
         return os.getpid() != self._process_id
 
-    def _take(self) -> None:
+    async def _take_turn(self) -> None:
+        """Take the transaction, after the calls that came before."""
+        self._require_own_process()
+        with self._queueing:
+            if self._in_use.acquire(blocking=False):
+                return
+            turn = _turn()
+            self._queue.append(turn)
+        try:
+            await self._waiting.settle(turn)
+        except BaseException:
+            if not turn.cancel():
+                self._pass_on()  # the turn came together with the cancellation
+            raise
+
+    def _pass_on(self) -> None:
+        """Give the transaction to the next call that waits, or free it."""
+        if not self.lets_tasks_wait:
+            self._in_use.release()
+            return
+        with self._queueing:
+            while self._queue:
+                turn = self._queue.popleft()
+                if turn.set_running_or_notify_cancel():
+                    turn.set_result(None)
+                    return
+            self._in_use.release()
+
+    def _require_own_process(self) -> None:
         if self.is_forked:
             raise StoreForked(
                 "this transaction was begun before the process forked, and only the parent continues with it: fork "
                 "outside of the block"
             )
+
+    def _take(self) -> None:
+        self._require_own_process()
         if not self._in_use.acquire(blocking=False):
             raise InvalidRequest(
                 self.FIELD, "is in use by another task or thread: make one call of `tx` after the other"
@@ -214,7 +253,7 @@ class OpenTransaction(CallerTransaction):
             self.check_open()
             await self._commit()
         finally:
-            self._in_use.release()
+            self._pass_on()
 
     async def roll_back(self) -> None:
         """Roll everything back, unless it has ended. Idempotent. Does nothing in a forked child."""
@@ -240,6 +279,12 @@ class OpenTransaction(CallerTransaction):
     async def close(self) -> None:
         """Refuse: the end of the block ends the transaction."""
         raise InvalidRequest(self.FIELD, "ends with its block: leave the block to commit, or raise to roll back")
+
+
+def _turn() -> Future[None]:
+    from concurrent.futures import Future  # loaded with any backend, and not with the public names
+
+    return Future()
 
 
 _ENTERED: ContextVar[tuple[Entered, ...]] = ContextVar("holdfast_transactions", default=())

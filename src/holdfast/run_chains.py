@@ -49,7 +49,7 @@ def first_of_chain(run_id: str, caused_by: Document | None) -> str | None:
 def is_in_chain(run_id: str, caused_by: Document | None, of: str, cause_of: Document | None, *, known: bool) -> bool:
     """Return True if a run belongs to the chain of the run `of`. `known` is False if that one was pruned.
 
-    The links between them say so, and not the ids alone: a caller may start a run with any id.
+    The links between them decide, not the ids: a caller may start a run with any id.
     """
     first = first_of_chain(run_id, caused_by) or run_id
     if known:

@@ -96,7 +96,14 @@ class Signals:
 
     def publish(self, topics: Iterable[str]) -> None:
         """Wake all watchers of these topics."""
-        self._wake(self._registered(set(topics)))
+        # A watcher looks after it is registered: one that comes now sees the change that is published.
+        if self._watchers:
+            self._wake(self._registered(set(topics)))
+
+    def questions(self) -> list[tuple[Future[None], Callable[[Any], Awaitable[bool]]]]:
+        """Return the watchers that can tell if a change of unknown topic concerns them, with their reads."""
+        asked = [(change, cast("Change[None]", change).concerns) for _, change in self._registered()]
+        return [(change, concerns) for change, concerns in asked if concerns is not None]
 
     def _registered(self, topics: Iterable[str] | None = None) -> list[tuple[str, Future[None]]]:
         """Return the watchers of these topics, or all, with their topics."""

@@ -24,29 +24,21 @@ _SCHEMA = "{schema}"
 _INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)", re.MULTILINE)
 
 
-class Statements(Mapping[str, str]):
+class Statements(dict[str, str]):
     """Statement texts by name."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
+        super().__init__({name: without_parts(text, frozenset()) for name, text in texts.items()})
         self._marked = {name: text for name, text in texts.items() if parts_of(text)}
-        self._texts = {name: without_parts(text, frozenset()) for name, text in texts.items()}
 
-    def __getitem__(self, name: str) -> str:
-        text = self._texts.get(name)
-        if text is None:
-            whole, *kept = name.split("+")
-            marked = self._marked[whole]
-            parts = set(parts_of(marked))
-            if not parts.issuperset(kept[:-1]) or kept[-1:] != [""]:
-                raise KeyError(name)
-            text = self._texts[name] = without_parts(marked, parts.difference(kept))
+    def __missing__(self, name: str) -> str:
+        whole, *kept = name.split("+")
+        marked = self._marked[whole]
+        parts = set(parts_of(marked))
+        if not parts.issuperset(kept[:-1]) or kept[-1:] != [""]:
+            raise KeyError(name)
+        text = self[name] = without_parts(marked, parts.difference(kept))
         return text
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
 
 
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -6,6 +6,7 @@ a model is recognised by its methods.
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import datetime
 import decimal
@@ -37,6 +38,14 @@ _VALUES = (
     frozenset,
     enum.Enum,
 )
+_CONTAINERS: dict[Any, type[Any]] = {
+    collections.abc.Sequence: list,
+    collections.abc.MutableSequence: list,
+    collections.abc.Collection: list,
+    collections.abc.Mapping: dict,
+    collections.abc.MutableMapping: dict,
+}
+"""The documents that are of an abstract type of containers."""
 _SIMPLE = (str, int, float, bool, types.NoneType)
 
 
@@ -117,8 +126,14 @@ def _without_tuples(value: Any) -> Any:
 
 def is_typed(declared: Any, inside: tuple[Any, ...] = ()) -> bool:
     """Return whether values of a type are not documents already, so that they are encoded and decoded."""
+    if isinstance(declared, msgspec.Meta):
+        return True  # a bound of `Annotated`
     if type(declared).__name__ == "TypeAliasType":  # of Python 3.12 and newer
         return declared not in inside and is_typed(declared.__value__, (*inside, declared))
+    if (plainly := _without_name(declared)) is not declared:
+        return is_typed(plainly, inside)
+    if _is_keyed(declared):
+        return declared not in inside and any(is_typed(one, (*inside, declared)) for one in _hints(declared).values())
     arguments = typing.get_args(declared)
     if typing.get_origin(declared) is typing.Literal:
         return False
@@ -215,9 +230,7 @@ def _require_whole(value: Any, read: Any, place: str = "") -> None:
         for name in _fields_of(known):
             _require_whole(getattr(value, name, None), getattr(read, name, None), f"{place}.{name}")
     elif issubclass(kind, dict) and issubclass(known, dict):
-        for key, item in value.items():
-            if key in read:
-                _require_whole(item, read[key], f"{place}[{key!r}]")
+        _require_whole_dict(value, read, place)
     elif isinstance(value, list | tuple) and isinstance(read, list | tuple):
         pairs = zip(cast("list[Any]", value), cast("list[Any]", read), strict=False)
         for index, (one, other) in enumerate(pairs):
@@ -227,6 +240,17 @@ def _require_whole(value: Any, read: Any, place: str = "") -> None:
         for one in {_kind_of(one) for one in cast("set[Any]", value)} - kinds:
             if _is_object(one):
                 raise LostFields(_lost(one, place))
+
+
+def _require_whole_dict(value: dict[Any, Any], read: dict[Any, Any], place: str) -> None:
+    """Raise TypeError for a dictionary that would come back without some of its keys, or of its items' fields."""
+    if len(read) < len(value):
+        further = ", ".join(sorted(map(str, value.keys() - read.keys())))
+        at = f" at {place.removeprefix('.')}" if place else ""
+        raise LostFields(f"a dict{at} has keys that its type does not declare, which would be lost: {further}")
+    for key, item in value.items():
+        if key in read:
+            _require_whole(item, read[key], f"{place}[{key!r}]")
 
 
 def _lost(kind: type[Any], place: str) -> str:
@@ -244,8 +268,12 @@ def _fields_of(kind: Any) -> list[str]:
 
 def misfit(value: Any, declared: Any, place: str = "") -> str | None:
     """Say in which way a document is not of a type of documents, None if it is. An unknown type takes anything."""
-    declared = getattr(declared, "__value__", declared)  # an alias
+    while (plainly := _without_name(getattr(declared, "__value__", declared))) is not declared:
+        declared = plainly  # below an alias or another name
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
+    origin = _CONTAINERS.get(origin, origin)
+    if _is_keyed(declared):
+        return _misfit_of_keys(value, declared, place)
     if origin in (typing.Union, types.UnionType):
         said = [misfit(value, one, place) for one in arguments]
         fits = None in said
@@ -253,7 +281,7 @@ def misfit(value: Any, declared: Any, place: str = "") -> str | None:
         if not fits and inside is not None:
             return inside
     elif origin is typing.Literal:
-        fits = value in arguments
+        fits = any(type(value) is type(one) and value == one for one in arguments)
     elif (origin or declared) in (list, dict):
         fits = isinstance(value, cast("type", origin or declared))
         if fits and arguments:
@@ -267,6 +295,47 @@ def misfit(value: Any, declared: Any, place: str = "") -> str | None:
     return (
         None if fits else f"expected {name_of(declared)}, got {type(value).__name__}{f' at {place}' if place else ''}"
     )
+
+
+def _misfit_of_keys(value: Any, declared: Any, place: str) -> str | None:
+    """Say in which way a document is not a `TypedDict` of this type, None if it is."""
+    if not isinstance(value, dict):
+        return f"expected {name_of(declared)}, got {type(value).__name__}{f' at {place}' if place else ''}"
+    items, hints = cast("dict[str, Any]", value), _hints(declared)
+    for key, hint in hints.items():
+        if key not in items and _is_required(declared, key, hint):
+            return f"expected {name_of(declared)}, got no {key!r}{f' at {place}' if place else ''}"
+    found = (misfit(item, hints[key], f"{place}[{key!r}]") for key, item in items.items() if key in hints)
+    return next((said for said in found if said is not None), None)
+
+
+def _is_required(declared: Any, key: str, hint: Any) -> bool:
+    """Return whether a `TypedDict` needs a key. The hint decides: the class does not know what a text says."""
+    origin = typing.get_origin(hint)
+    return origin is typing.Required or (key in declared.__required_keys__ and origin is not typing.NotRequired)
+
+
+def _hints(declared: Any) -> dict[str, Any]:
+    """Return the types of the keys of a `TypedDict`, none if a name in them is not known when it runs."""
+    try:
+        return typing.get_type_hints(declared, include_extras=True)
+    except NameError:
+        return {}
+
+
+def _is_keyed(declared: Any) -> bool:
+    """Return whether a type is a `TypedDict`, also one of `typing_extensions`."""
+    return isinstance(declared, type) and hasattr(declared, "__required_keys__")
+
+
+def _without_name(declared: Any) -> Any:
+    """Return the type below a `NewType`, a `Required` or an `Annotated` without bounds, or the type itself."""
+    if typing.get_origin(declared) in (typing.Required, typing.NotRequired):
+        return typing.get_args(declared)[0]
+    if typing.get_origin(declared) is typing.Annotated:
+        first, *notes = typing.get_args(declared)
+        return declared if any(isinstance(one, msgspec.Meta) for one in notes) else first
+    return getattr(declared, "__supertype__", declared)
 
 
 def name_of(declared: Any) -> str:

@@ -21,6 +21,7 @@ LIGHT_BYTES = 1 << 20
 """Up to here, every part is visited as often as it is encoded, which is fastest for values without shared parts."""
 NUMBERS = frozenset({int, float, bool, type(None)})
 SIMPLE = (str, int, float, type(None))
+CONTAINERS = (dict, list)
 
 Weight = Literal["fits", "too long", "too deep", "odd"]
 """An odd value contains something that is not a JSON value."""
@@ -28,9 +29,9 @@ Weight = Literal["fits", "too long", "too deep", "odd"]
 
 def is_light(value: object, depth: int, size: int) -> bool:
     """Return True if a value may be encoded at once: it nests at most `depth` levels, and takes about `size` bytes."""
-    if isinstance(value, SIMPLE):
-        return not isinstance(value, str) or len(value) <= size
-    return isinstance(value, dict | list) and _room_left(value, depth, size) >= 0
+    if isinstance(value, CONTAINERS):
+        return _room_left(value, depth, size) >= 0
+    return isinstance(value, SIMPLE) and (not isinstance(value, str) or len(value) <= size)
 
 
 def weigh(value: object, depth: int, size: int) -> Weight:

@@ -7,7 +7,7 @@ it suspends exactly where it waits for another thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from operator import methodcaller
@@ -122,11 +122,11 @@ class Ticket:
         for answer in answers:
             loops.setdefault(answer[0].loop, []).append(answer)
         for loop, told in loops.items():
-            with suppress(RuntimeError):  # the loop is closed: no task waits on it any more
-                loop.call_soon_threadsafe(_tell_each, told)
+            with suppress(RuntimeError):  # the loop is closed: no task waits on it
+                loop.call_soon_threadsafe(_deliver, told)
 
 
-def _tell_each(answers: list[tuple[Ticket, Any, BaseException | None]]) -> None:
+def _deliver(answers: list[tuple[Ticket, Any, BaseException | None]]) -> None:
     for ticket, result, error in answers:
         ticket.tell(result, error)
 
@@ -230,3 +230,19 @@ class AsyncWaiting:
         finally:
             call.is_open = False
         return True
+
+
+async def uncut(work: Coroutine[Any, Any, T]) -> T:
+    """Let a call end even if the calling task is cancelled: its result must not get lost. Then pass on the cancel."""
+    import asyncio  # never loaded by blocking callers
+
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # a second one
+                await asyncio.wait([task])
+        with suppress(BaseException):  # the cancel tells more
+            task.result()
+        raise

@@ -503,12 +503,12 @@ def test_a_large_content_that_is_new_follows_what_the_head_has_in_its_place() ->
     )
     facts = CommitFacts(head=revision_row(before), hashes=frozenset({refs["kept"]}))
     config = json_ref(b'"' + sent["config"] + b'"')
-    assert commits.predecessors(intent, facts) == {refs["state"]: "r1", config: "r4", refs["frame"]: "r6"}
-    assert commits.predecessors(intent, CommitFacts()) == {}
-    assert commits.predecessors(intent, CommitFacts(head=revision_row(TurnBody()))) == {}
+    assert commits.predecessors(intent, facts, before) == {refs["state"]: "r1", config: "r4", refs["frame"]: "r6"}
+    assert commits.predecessors(intent, CommitFacts(), TurnBody()) == {}
+    assert commits.predecessors(intent, CommitFacts(head=revision_row(TurnBody())), TurnBody()) == {}
     nothing = commits.check_commit(Commit(config=sent["config"].decode()), "chat", LIMITS, seed="seed")
-    assert commits.predecessors(nothing, facts) == {config: "r4"}
-    assert commits.predecessors(commits.check_commit(Commit(), "chat", LIMITS, seed="seed"), facts) == {}
+    assert commits.predecessors(nothing, facts, before) == {config: "r4"}
+    assert commits.predecessors(commits.check_commit(Commit(), "chat", LIMITS, seed="seed"), facts, before) == {}
 
 
 # ---------------------------------------------------------------------------- storage of a turn

@@ -6,6 +6,8 @@ import hashlib
 import random
 import struct
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -124,26 +126,52 @@ def test_a_run_that_hardly_changes_continues_and_one_that_jumped_ends() -> None:
     assert not deltas.is_worth_it(run, 20_000)
 
 
-def test_contents_that_have_nothing_in_common_are_tried_each_eighth_time_until_one_fits_again() -> None:
+def unrelated(count: int, size: int) -> tuple[Run, bytes, list[int]]:
+    """Store contents without anything in common. Return the last run and content, and those that were tried."""
     run: Run | None = None
-    tried: list[bool] = []
-    for number in range(26):
-        data = noise(f"unrelated {number}", 8_192)
-        tried.append(run is not None and deltas.is_worth_trying(run))
+    tried: list[int] = []
+    data = b""
+    for number in range(count):
+        data = noise(f"unrelated {number}", size)
+        if run is not None and deltas.is_worth_trying(run, data):
+            tried.append(number)
         row = deltas.stored(ref_of(data), data, run)
         assert row.base_hash is None
         run = deltas.run_after(row, data, run)
-    assert [number for number, one in enumerate(tried) if one] == [1, 2, 9, 17, 25]
-    # From here on each content differs little from the one before.
-    kinds: list[str] = []
-    for number in range(10):
-        data = edited(data, 100 * number, b"a few other bytes")
-        row = deltas.stored(ref_of(data), data, run)
-        run = deltas.run_after(row, data, run)
-        kinds.append("whole" if row.base_hash is None else "delta")
-    assert kinds == ["whole"] * 7 + ["delta"] * 3
     assert run is not None
-    assert run.misses == 0
+    return run, data, tried
+
+
+def test_contents_that_have_nothing_in_common_are_tried_each_eighth_time() -> None:
+    assert unrelated(26, 8_192)[2] == [1, 2, 9, 17, 25]
+
+
+SIZE_OF_A_STATE = 8_192
+
+
+CONTINUED: dict[str, Callable[[bytes], bytes]] = {
+    "appended": lambda data: data + noise("appended", 4_000),
+    "put before": lambda data: noise("put before", 4_000) + data,
+    "cut at the end": lambda data: data[:-4_000],
+    "cut at the begin": lambda data: data[4_000:],
+} | {f"edited at {at}": partial(edited, at=at, inserted=b"a few other bytes") for at in range(0, SIZE_OF_A_STATE, 512)}
+
+
+@pytest.mark.parametrize("change", CONTINUED)
+def test_a_content_that_continues_the_one_before_is_a_delta_at_once(change: str) -> None:
+    run, data, _ = unrelated(12, SIZE_OF_A_STATE)
+    changed = CONTINUED[change](data)
+    row = deltas.stored(ref_of(changed), changed, run)
+    assert row.base_hash == run.ref
+    after = deltas.run_after(row, changed, run)
+    assert after is not None
+    assert after.misses == 0
+
+
+def test_a_content_with_a_common_begin_only_is_not_tried() -> None:
+    run, data, _ = unrelated(12, SIZE_OF_A_STATE)
+    other = data[:2_500] + noise("another rest", 5_692)
+    assert not deltas.is_worth_trying(run, other)
 
 
 def test_the_run_that_is_kept_is_the_run_that_is_read() -> None:

@@ -91,6 +91,25 @@ def test_a_due_run_is_named_once_its_grace_is_over() -> None:
     assert diagnosis.diagnose(PLAIN, in_time, local_ms=NOW, trip_ms=0) == ()
 
 
+def test_work_that_is_stuck_is_named_with_its_causes_after_a_minute() -> None:
+    facts = msgspec.structs.replace(PLAIN, ready_batches=2, oldest_ready_batch_at_ms=NOW - MINUTE - 1)
+    stuck = StuckItems(ready_sessions=(("chat", "no-worker"),), stuck_since_ms=NOW - MINUTE - 1)
+    (concern,) = diagnosis.diagnose(facts, stuck, local_ms=NOW, trip_ms=0)
+    assert (concern.name, concern.ids) == ("old-work", ("chat",))
+    assert concern.problem == "2 batches of unclaimed work, the oldest ready for 60 seconds: 'chat' (no-worker)"
+    in_time = msgspec.structs.replace(stuck, stuck_since_ms=NOW - MINUTE)
+    assert diagnosis.diagnose(facts, in_time, local_ms=NOW, trip_ms=0) == ()
+
+
+@pytest.mark.parametrize(("cause", "grace_ms"), [("no-worker", MINUTE), ("unclaimed", 5 * MINUTE)])
+def test_a_run_without_a_worker_is_named_sooner(cause: str, grace_ms: int) -> None:
+    late = StuckItems(due_run="r1", due_run_at_ms=NOW - grace_ms - 1, due_run_cause=cause)
+    (concern,) = diagnosis.diagnose(PLAIN, late, local_ms=NOW, trip_ms=0)
+    assert f"run 'r1' ({cause}) has been due" in concern.problem
+    in_time = msgspec.structs.replace(late, due_run_at_ms=NOW - grace_ms)
+    assert diagnosis.diagnose(PLAIN, in_time, local_ms=NOW, trip_ms=0) == ()
+
+
 def test_missing_indexes_are_a_danger_and_are_named() -> None:
     (concern,) = diagnosis.diagnose(
         msgspec.structs.replace(PLAIN, missing_indexes=("batches_source", "nodes_id")), local_ms=NOW, trip_ms=0

@@ -110,7 +110,7 @@ def test_a_committed_reference_says_where_its_bytes_are() -> None:
     for uri, stored_in in ((row.uri, "caller"), ("s3://photo", "database"), ("s3://photo", None)):
         wrong = msgspec.structs.replace(row, uri=uri, stored_in=stored_in)
         assert problems(rules.attachment(wrong, LIVING)) == [
-            f"{key}: its bytes are stored in {stored_in!r}, its uri says otherwise"
+            f"{key}: its bytes are stored in {stored_in!r}, which contradicts its uri"
         ]
 
 

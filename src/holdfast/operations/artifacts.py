@@ -19,7 +19,7 @@ LISTING: Final = "artifacts"
 
 
 async def put(tx: Transaction, kind: str, ref: str, data: bytes, expected_hash: str | UnsetType | None) -> str:
-    """Store bytes under their ref, in the place of the expected ones, or of any."""
+    """Store bytes under their ref, in place of the expected ones, or of any."""
     row = rules.packed(kind, ref, data, now_ms=tx.now_ms)
     if isinstance(expected_hash, str):
         written = await tx.replace_artifact(row, expected_hash)

@@ -172,7 +172,7 @@ async def take_over(tx: Transaction, copies: Sequence[Copy], inheritance: Inheri
             )
             if stored is None:
                 # Lost, or forgotten by the parent since its row was read. The child need not tell these apart.
-                raise UnknownRef("attachments", row.attachment_id, "the parent has no bytes of it any more: put it")
+                raise UnknownRef("attachments", row.attachment_id, "the parent no longer has its bytes: put it")
             await tx.put_object(row.family, row.attachment_id, stored)
         await tx.save_attachment(row)
 

@@ -13,7 +13,7 @@ from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import UNTIMED, Head, TurnParams, TurnPlan
 from holdfast.records.commits import CommitReceipt, NodesReceipt
-from holdfast.rows import BatchRow, CommitFacts, CommitQuery, NodeRow, Run, Segment, SessionRow, UsageRow
+from holdfast.rows import BatchRow, CommitFacts, CommitQuery, NodeRow, Run, Segment, SessionRow
 from holdfast.rules import commits as rules
 from holdfast.rules import graph, heads, tombstones, verdicts
 from holdfast.rules import sessions as session_rules
@@ -66,13 +66,18 @@ async def by_rule(
     further = graph.further_ids(intent.nodes, rules.stored_nodes(facts), graph.leaf_of(facts.head))
     if further:
         facts = msgspec.structs.replace(facts, nodes=(*facts.nodes, *await tx.find_nodes(segments, further)))
-    copies = await attachments.find_inherited(tx, session, rules.missing_attachments(intent, facts))
-    facts = rules.with_attachments(facts, [copy.row for copy in copies])
-    earlier = rules.predecessors(intent, facts)
+    copies: tuple[attachments.Copy, ...] = ()
+    if intent.attachments:
+        copies = await attachments.find_inherited(tx, session, rules.missing_attachments(intent, facts))
+        facts = rules.with_attachments(facts, [copy.row for copy in copies])
+    before = rules.body_before(facts.head)
+    earlier = rules.predecessors(intent, facts, before)
     if earlier:
         runs = await key_frames.runs_for(tx, kept, session.family, earlier, facts.key_frames)
         facts = msgspec.structs.replace(facts, runs=runs)
-    facts, alive = await _hold_tombstones(tx, session, segments, intent, facts)
+    alive: set[int] = set()
+    if intent.tombstones:
+        facts, alive = await _hold_tombstones(tx, session, segments, intent, facts)
     plan = rules.judge(
         intent,
         session,
@@ -80,34 +85,39 @@ async def by_rule(
         current=await tx.read_nodes(segments, kind=None, after=None, descending=False, limit=None)
         if intent.replaces_graph
         else (),
-        ledger=await _ledger(tx, session, intent, facts),
+        ledger=await tx.read_ledger(session.session_key)
+        if intent.usage and facts.ledger is None
+        else facts.ledger or (),
         targets=targets,
         batch_ids=batch_ids,
         now_ms=tx.now_ms,
         alive=alive,
+        before=before,
     )
-    wanted = attachments.wanted(copies, inheritance)
-    if wanted is not None:
-        return session, wanted
-    await attachments.take_over(tx, copies, inheritance)
-    await _change_marks(tx, session, intent, plan)
-    await tx.apply_commit(plan, tx.now_ms)
+    if copies:
+        wanted = attachments.wanted(copies, inheritance)
+        if wanted is not None:
+            return session, wanted
+        await attachments.take_over(tx, copies, inheritance)
+    await _write(tx, session, intent, plan, facts.batches)
     if plan.blobs:
         key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)
-    await _keep_ready(tx, plan, facts.batches)
-    _notify(tx, intent, plan)
-    for start in intent.starts:
-        await processes.start(tx, start.registered, start.due_at_ms)
     receipt = rules.receipt_of(intent.session_id, plan.revision, plan, replayed=False)
     return plan.session, await stamped(tx, receipt)
 
 
-async def _ledger(
-    tx: Transaction, session: SessionRow, intent: rules.CommitIntent, facts: CommitFacts
-) -> Sequence[UsageRow]:
-    if not intent.usage:
-        return ()
-    return await tx.read_ledger(session.session_key) if facts.ledger is None else facts.ledger
+async def _write(
+    tx: Transaction, session: SessionRow, intent: rules.CommitIntent, plan: TurnPlan, batches: Sequence[BatchRow]
+) -> None:
+    """Write an accepted turn. A turn without some of the parts takes no step for them."""
+    if plan.revived or plan.hidden:
+        await _change_marks(tx, session, intent, plan)
+    await tx.apply_commit(plan, tx.now_ms)
+    if plan.completed_seqs or plan.enqueues:
+        await _keep_ready(tx, plan, batches)
+    _notify(tx, intent, plan)
+    for start in intent.starts:
+        await processes.start(tx, start.registered, start.due_at_ms)
 
 
 async def _decide(
@@ -172,12 +182,13 @@ class _Planned(msgspec.Struct, frozen=True):
 async def _planned(
     tx: Transaction, head: Head, intent: rules.CommitIntent, batch_ids: Sequence[str], kept: key_frames.KeyFrames
 ) -> _Planned:
-    facts = rules.assume(intent, head)
-    earlier = rules.predecessors(intent, facts)
+    before = rules.body_before(head.revision)
+    facts = rules.assume(intent, head, before)
+    earlier = rules.predecessors(intent, facts, before)
     if earlier:
         runs = await key_frames.runs_for(tx, kept, head.session.family, earlier)
         facts = msgspec.structs.replace(facts, runs=runs)
-    return _Planned(rules.plan_on(intent, head.session, facts, batch_ids), earlier, facts.runs)
+    return _Planned(rules.plan_on(intent, head.session, facts, batch_ids, before), earlier, facts.runs)
 
 
 def _committed(
@@ -205,10 +216,10 @@ async def _keep_ready(tx: Transaction, plan: TurnPlan, batches: Sequence[BatchRo
 
 def _notify(tx: Transaction, intent: rules.CommitIntent, plan: TurnPlan) -> None:
     for session_id in plan.targets:
-        ready.tell(tx, session_id)
+        ready.notify(tx, session_id)
     if intent.completes:
         # Settled work may have held others back: an exclusive claim, a batch that waited for the turn's end.
-        ready.tell(tx, intent.session_id)
+        ready.notify(tx, intent.session_id)
 
 
 def _query(
@@ -221,11 +232,13 @@ def _query(
         turn_id=intent.turn_id,
         node_ids=intent.node_ids,
         hashes=intent.refs,
-        batch_ids=tuple(batch_id for completion in intent.completes for batch_id in completion.batch_ids),
+        batch_ids=tuple([batch_id for completion in intent.completes for batch_id in completion.batch_ids]),
         sources=tuple(
-            (targets[draft.session_id].session_key, draft.source_key)
-            for draft in intent.enqueues
-            if draft.source_key is not None and draft.session_id in targets
+            [
+                (targets[draft.session_id].session_key, draft.source_key)
+                for draft in intent.enqueues
+                if draft.source_key is not None and draft.session_id in targets
+            ]
         ),
         attachment_ids=intent.attachments,
         with_lease=intent.lease is not None,
@@ -246,7 +259,7 @@ async def _change_marks(tx: Transaction, session: SessionRow, intent: rules.Comm
 async def _revive(tx: Transaction, session: SessionRow, intent: rules.CommitIntent, rows: Sequence[NodeRow]) -> None:
     """Revive tombstoned nodes that the session may hide. Raises NodeConflict if one was vacuumed meanwhile."""
     places = {node.id: f"graph.nodes[{index}]" for index, node in enumerate(intent.nodes)}
-    advice = "only that one can bring it back; leave it out, and give what follows it a parent that can be read"
+    advice = "only that session can bring it back; leave it out, and give its children a readable parent"
     await _require_own(tx, places, session, rows, advice)
     if await tx.revive_nodes([row.node_key for row in rows]) != len(rows):
         # A vacuum ran between the read and the write.
@@ -282,7 +295,7 @@ async def _hold_tombstones(
 async def add_nodes(
     tx: Transaction, address: sessions.Address, intents: Sequence[graph.NodeIntent], *, keep: bool
 ) -> tuple[SessionRow, NodesReceipt]:
-    """Add nodes beside the path. Makes no revision and does not move the head.
+    """Add nodes outside the path. Makes no revision and does not move the head.
 
     `keep`: a stored node with other content stays as it is.
     """

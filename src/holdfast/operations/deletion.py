@@ -10,7 +10,7 @@ import msgspec
 from holdfast.label_rows import SessionFilter
 from holdfast.operations import attachments, limits, processes, triggers
 from holdfast.operations.pages import may_follow
-from holdfast.operations.ready import tell
+from holdfast.operations.ready import notify
 from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.records.limits import LARGEST_INTEGER, Limits
@@ -100,7 +100,7 @@ async def _delete(tx: Transaction, session_id: str, row: SessionRow | None) -> S
     for reference in references:
         await attachments.drop_if_unreferenced(tx, reference)
     await tx.drop_lease("session", str(row.session_key))
-    tell(tx, session_id)
+    notify(tx, session_id)
     return msgspec.structs.replace(edges, deleted=True, usage_rows=usage, batches=work, attachments=manifest)
 
 

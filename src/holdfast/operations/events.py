@@ -11,7 +11,7 @@ from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import ready, sessions
 from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.positions import stamped
-from holdfast.operations.topics import process_topic, tell_claim_ended, tell_event, tell_run
+from holdfast.operations.topics import notify_claim_ended, notify_event, notify_run, process_topic
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import UNTIMED, ClaimRunParams, EventParams, LeaseProof
 from holdfast.ports.verdicts import EventVerdict, RunVerdict
@@ -145,15 +145,15 @@ def _appended(
 ) -> tuple[ProcessRow, AppendReceipt]:
     """Return the process and the receipt of an event that the database appended and gave a sequence and a time."""
     event = msgspec.structs.replace(plan.row, sequence=answer.sequence, occurred_at_ms=answer.now_ms)
-    tell_event(tx, event.process_id, event.type)
+    notify_event(tx, event.process_id, event.type)
     if wake is not None:
         wake = msgspec.structs.replace(wake, created_at_ms=answer.now_ms)
         if answer.is_enqueued:
-            ready.tell(tx, wake.target.session_id)
+            ready.notify(tx, wake.target.session_id)
     if answer.process is not None:
-        tell_run(tx, answer.process)
+        notify_run(tx, answer.process)
     if plan.outcome is not None:
-        tell_claim_ended(tx, before)
+        notify_claim_ended(tx, before)
     process = answer.process or msgspec.structs.replace(
         before, event_count=answer.sequence, updated_at_ms=answer.now_ms
     )
@@ -180,14 +180,14 @@ async def append_new(
     counted = processes.with_event(row, plan.outcome, now_ms=tx.now_ms, record=plan.outcome_record)
     after = run_rules.woken(counted, intent.type, now_ms=tx.now_ms)
     written = await tx.apply_event(EventWrite(plan.row, after, batch))
-    tell_event(tx, row.process_id, intent.type)
+    notify_event(tx, row.process_id, intent.type)
     if after.due_at_ms != row.due_at_ms:
-        tell_run(tx, after)
+        notify_run(tx, after)
     if plan.outcome is not None:
-        tell_claim_ended(tx, row)
+        notify_claim_ended(tx, row)
     if wake is not None and batch is not None:
         await ready.keep(tx, batch.session_key, batch.family, freed=False)
-        ready.tell(tx, wake.target.session_id)
+        ready.notify(tx, wake.target.session_id)
     return written.process, AppendReceipt(rules.with_payload(written.event, intent.payload), wake, delivered)
 
 
@@ -218,9 +218,9 @@ async def append_many(
     if new:
         await tx.append_events(new, after)
         for type in {event.type for event in new}:
-            tell_event(tx, process_id, type)
+            notify_event(tx, process_id, type)
         if after.due_at_ms != row.due_at_ms:
-            tell_run(tx, after)
+            notify_run(tx, after)
     return tuple(receipts)
 
 
@@ -287,7 +287,7 @@ async def follow_page(tx: Transaction, filter: EventFilter) -> tuple[Page[Proces
 
 
 async def recent(tx: Transaction, process_id: str, limit: int) -> tuple[ProcessEvent, ...]:
-    """Return the last events, oldest first: as many as a page has room for."""
+    """Return the last events, oldest first, up to a page."""
     process = await _require(tx, process_id)
     rows = await tx.recent_events(process_id, limit)
     after = None if may_follow(rows, limit) else 0

@@ -23,13 +23,13 @@ FRONT = 50
 NAMED = 10
 """Dead letters, undelivered processes and running processes that are named, of each."""
 GENERATIONS = 2
-"""Generations of children that the explanation of a run looks at."""
+"""Generations of children that the explanation of a run reads."""
 WORKERS = 1_000
-"""Live workers whose kinds are looked at."""
+"""Live workers that are read at a time."""
 
 
-async def explain_session(tx: Transaction, session_id: str) -> Explanation:
-    """Explain a session. Raises UnknownSession or SessionDeleted."""
+async def explain_session(tx: Transaction, session_id: str, live: Sequence[WorkerInfo] | None = None) -> Explanation:
+    """Explain a session, with the live workers if they are known. Raises UnknownSession or SessionDeleted."""
     session = await sessions.require(tx, (session_id, None))
     key = session.session_key
     batches = await tx.list_batches(key, pending_at_ms=None, after=0, limit=FRONT + 1)
@@ -39,7 +39,7 @@ async def explain_session(tx: Transaction, session_id: str) -> Explanation:
     dead = await tx.list_dead(key, None, after=0, limit=NAMED)
     running = await tx.list_processes(ProcessFilter(NAMED, status="running", originator_session_id=session_id))
     owners = [row.claim_owner for row in front] + [None if lease is None else lease.owner_id]
-    live = await _live(tx)
+    live = await live_workers(tx) if live is None else live
     workers = await _workers(tx, live, owners)
     return rules.explain_session(
         rules.SessionFacts(
@@ -76,11 +76,11 @@ async def _undelivered(tx: Transaction, session_id: str) -> tuple[DeliveryRow, .
     return (*failed, *reserved)
 
 
-async def explain_process(tx: Transaction, process_id: str) -> Explanation:
+async def explain_process(tx: Transaction, process_id: str, live: Sequence[WorkerInfo] | None = None) -> Explanation:
     """Explain a process, or the delivery that has not started it. Raises UnknownProcess."""
     row = await tx.find_process(process_id)
     if row is not None:
-        return await _explain_process(tx, row, await _live(tx))
+        return await _explain_process(tx, row, await live_workers(tx) if live is None else live)
     delivery = await tx.find_process_delivery(process_id)
     if delivery is None or delivery.state == "started":  # a started process is gone because it was pruned
         raise UnknownProcess(process_id)
@@ -116,11 +116,17 @@ async def explain_schedule(tx: Transaction, name: str) -> Explanation:
     schedule = await schedules.get(tx, name)
     if schedule is None:
         raise UnknownSchedule(name)
-    return rules.explain_schedule(schedule, await _workers(tx, await _live(tx), ()), now_ms=tx.now_ms)
+    return rules.explain_schedule(schedule, await _workers(tx, await live_workers(tx), ()), now_ms=tx.now_ms)
 
 
-async def _live(tx: Transaction) -> list[WorkerInfo]:
-    return [worker_rules.worker_of(row) for row in await tx.list_workers(tx.now_ms, after="", limit=WORKERS)]
+async def live_workers(tx: Transaction) -> list[WorkerInfo]:
+    """Return every worker that is alive."""
+    live: list[WorkerInfo] = []
+    while rows := await tx.list_workers(tx.now_ms, after=live[-1].id if live else "", limit=WORKERS):
+        live += map(worker_rules.worker_of, rows)
+        if len(rows) < WORKERS:
+            break
+    return live
 
 
 async def _workers(tx: Transaction, live: Sequence[WorkerInfo], owners: Iterable[str | None]) -> rules.Workers:

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.errors import AlreadyTerminal, LeaseLost, UnknownProcess
 from holdfast.operations import ready, runs, sessions
-from holdfast.operations.topics import process_topic, tell_claim_ended, tell_run
+from holdfast.operations.topics import notify_claim_ended, notify_run, process_topic
 from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import LeaseParams
@@ -24,7 +24,7 @@ async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: To
     if answer is not None:
         verdicts.refuse_lease(answer, resource)
         assert answer.row is not None, "a lease that was taken is returned"
-        tell_waiters(tx, resource)
+        notify_waiters(tx, resource)
         return rules.lease_of(answer.row, resource, token)
     place = await _place_for_claim(tx, resource)
     current = await tx.find_lease(*place)
@@ -40,7 +40,7 @@ async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: To
         now_ms=tx.now_ms,
     )
     await tx.save_lease(row)
-    tell_waiters(tx, resource)
+    notify_waiters(tx, resource)
     return rules.lease_of(row, resource, token)
 
 
@@ -70,7 +70,7 @@ async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     if answer is not None:
         verdicts.refuse_lease(answer, lease.resource)
         assert answer.row is not None, "a lease that was renewed is returned"
-        tell_waiters(tx, lease.resource)
+        notify_waiters(tx, lease.resource)
         return msgspec.structs.replace(lease, expires_at_ms=answer.row.expires_at_ms)
     place = await place_of(tx, lease.resource)
     if place is None:
@@ -78,7 +78,7 @@ async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     row = rules.require(await tx.find_lease(*place), lease, tx.now_ms)
     renewed = rules.renewed(row, ttl_ms=ttl_ms, now_ms=tx.now_ms)
     await tx.save_lease(renewed)
-    tell_waiters(tx, lease.resource)
+    notify_waiters(tx, lease.resource)
     return msgspec.structs.replace(lease, expires_at_ms=renewed.expires_at_ms)
 
 
@@ -99,7 +99,7 @@ async def _release_session(tx: Transaction, lease: Lease, session_id: str) -> bo
         return False
     await tx.save_lease(rules.released(row))
     await ready.keep(tx, session.session_key, session.family, freed=True)
-    ready.tell(tx, session_id)
+    ready.notify(tx, session_id)
     return True
 
 
@@ -111,6 +111,16 @@ async def revoke(tx: Transaction, resource: Resource) -> LeaseHolder | None:
     return None if session is None else await end_of_session(tx, session, None)
 
 
+async def extend_of_process(tx: Transaction, process_id: str, owner_id: str, ttl_ms: int) -> bool:
+    """Give the lease that an owner holds on a process a later end. Return False if the owner does not hold it."""
+    row = await tx.find_lease("process", process_id)
+    if row is None or not row.is_live(tx.now_ms) or row.owner_id != owner_id:
+        return False  # pragma: no cover - it ended since the first look
+    await tx.save_lease(rules.renewed(row, ttl_ms=ttl_ms, now_ms=tx.now_ms))
+    notify_waiters(tx, OnProcess(process_id))
+    return True
+
+
 async def end_of_session(tx: Transaction, session: SessionRow, owner_id: str | None) -> LeaseHolder | None:
     """End the lease that an owner (None: any) holds on a session. Its work can be claimed at once."""
     await tx.hold_queue(session.family, session.session_key)
@@ -120,7 +130,7 @@ async def end_of_session(tx: Transaction, session: SessionRow, owner_id: str | N
         return None
     await tx.save_lease(row)
     await ready.keep(tx, session.session_key, session.family, freed=True)
-    ready.tell(tx, session.session_id)
+    ready.notify(tx, session.session_id)
     return rules.holder(before, OnSession(session.session_id), tx.now_ms)
 
 
@@ -135,16 +145,16 @@ async def end_of_process(tx: Transaction, process_id: str, owner_id: str | None)
     after = run_rules.claimable_now(process, tx.now_ms)
     if after != process:
         expect_rows(await tx.save_process(after), "processes", process_id)
-        tell_run(tx, after)
-    tell_claim_ended(tx, process)
+        notify_run(tx, after)
+    notify_claim_ended(tx, process)
     tx.notify(process_topic(process_id))
     return rules.holder(before, OnProcess(process_id), tx.now_ms)
 
 
-def tell_waiters(tx: Transaction, resource: Resource) -> None:
+def notify_waiters(tx: Transaction, resource: Resource) -> None:
     """Wake waiters for the session's work: they also wait for the end of its lease, which has changed."""
     if isinstance(resource, OnSession):
-        ready.tell(tx, resource.session_id)
+        ready.notify(tx, resource.session_id)
 
 
 async def holder(tx: Transaction, resource: Resource) -> LeaseHolder | None:

@@ -123,7 +123,7 @@ async def pause_session(tx: Transaction, address: sessions.Address, *, paused: b
     session = await sessions.require(tx, address)
     changed = await ready.pause(tx, session.session_key, session.family, paused=paused)
     if changed:
-        ready.tell(tx, session.session_id)
+        ready.notify(tx, session.session_id)
     return changed
 
 
@@ -137,7 +137,7 @@ async def paused_page(tx: Transaction, *, after: int, limit: int) -> Page[str]:
 
 
 async def admit(tx: Transaction, row: BatchRow) -> tuple[rules.Admission, LimitState | None]:
-    """Return whether a claim that begins with this batch may be made, and the facts that say so."""
+    """Return whether a claim that begins with this batch may be made, and the facts behind that."""
     state = await tx.limit_state(row.kind, row.limit_key or "", tx.now_ms)
     return rules.admission(state, row.limit_key), state
 
@@ -158,7 +158,7 @@ async def refuse(
 
 
 async def take(tx: Transaction, tables: SlotTables, state: LimitState, row: BatchRow) -> None:
-    """Take the slot of a new claim, which this batch bears."""
+    """Take the slot of a new claim, which this batch carries."""
     slot = rules.slot_of(row)
     await _drop_expired(tx, tables, state, row)
     await tx.insert_slots([slot])
@@ -176,7 +176,7 @@ async def _drop_expired(tx: Transaction, tables: SlotTables, state: LimitState, 
 
 
 async def extend(tx: Transaction, row: BatchRow) -> None:
-    """Let the slot of a renewed claim, which this batch bears, last as long as the claim."""
+    """Let the slot of a renewed claim, which this batch carries, last as long as the claim."""
     tables = tx.ready_tables
     assert tables is not None, "a database without ready tables renews by itself"
     if row.claim_slot:

@@ -181,7 +181,7 @@ async def _is_awaited(tx: Transaction, row: ProcessRow) -> bool:
                     for step in (RESULT, DETACHED)
                 ]
                 return rules.is_awaited(parent, read, detached)
-            parent_id = await _heir(tx, process_rules.process_of(parent), child_id)
+            parent_id = await _current_parent(tx, process_rules.process_of(parent), child_id)
     except Corrupt:
         return True
     return False
@@ -201,7 +201,7 @@ async def _parent(tx: Transaction, run_id: str) -> ProcessRow | None:
     return found if original_run(id, cause) == run_id else None
 
 
-async def _heir(tx: Transaction, parent: Process, child_id: str) -> str | None:
+async def _current_parent(tx: Transaction, parent: Process, child_id: str) -> str | None:
     """Return the run that has the child of an ended one: its retry, or the run that continues it and took it along."""
     if parent.continued_as is None:
         retry = await retrying.following(tx, parent)

@@ -80,7 +80,7 @@ async def _find(tx: Transaction, request: NextRequest) -> tuple[int, queue.Claim
     """
     tables = tx.ready_tables
     assert tables is not None, "a database without ready tables claims by itself"
-    await ready.heed_time(tx, tables)
+    await ready.update_due(tx, tables)
     passed: list[int] = []
     while True:
         levels = rules.levels(exclusive=request.exclusive)
@@ -128,7 +128,7 @@ async def complete_and_claim_next(
     answer = await tx.settle_claim(claims.proof_of(completion), _params(request))
     if answer is None:
         receipt, following = await settlement.complete(tx, completion), await _claim_in_turn(tx, request)
-        # Damaged work is put off now. The claim has to be settled all the same.
+        # Damaged work is put off now. The claim must still be settled.
         return (receipt, None, True) if isinstance(following, Corrupt) else (receipt, following, False)
     verdict, claimed = answer
     receipt = await settlement.settled(tx, completion, verdict)

@@ -8,7 +8,7 @@ from holdfast.errors import UnknownProcess
 from holdfast.operations import events, triggers
 from holdfast.operations.pages import page_of
 from holdfast.operations.positions import stamped
-from holdfast.operations.topics import process_topic, tell_run
+from holdfast.operations.topics import notify_run, process_topic
 from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
@@ -53,7 +53,7 @@ async def _register(tx: Transaction, registered: rules.Registered, due_at_ms: in
     await tx.insert_process(row)
     await triggers.note_started(tx, registered.id)
     tx.notify(process_topic(registered.id))
-    tell_run(tx, row)
+    notify_run(tx, row)
     return rules.process_of(row), True
 
 

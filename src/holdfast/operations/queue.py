@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 
@@ -15,14 +16,17 @@ from holdfast.operations.pages import page_of
 from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import ClaimParams
+from holdfast.records.commits import SessionView
 from holdfast.records.common import Page, Token
 from holdfast.records.leases import Lease
 from holdfast.records.queue import Boundary, WorkBatch, WorkClaim, WorkCompletion
-from holdfast.rows import BatchRow, SessionRow
+from holdfast.rows import BatchRow, RevisionRow, SessionRow
 from holdfast.rules import claims, leases, verdicts
 from holdfast.rules import limits as limit_rules
 from holdfast.rules import queue as rules
 
+TurnStart: TypeAlias = tuple[SessionView | None, RevisionRow | None]
+"""The newest view; if the turn was committed before, its revision and the view at it."""
 FIRST_BATCHES = 50
 """Batches in which the exclusive claim of a session is looked for: it takes the first one that is ready."""
 
@@ -58,7 +62,7 @@ async def enqueue(
         verdicts.refuse_claim(answer.verdict, intent.session_id)
         [row] = answer.rows
         if answer.verdict == "enqueued":
-            ready.tell(tx, intent.session_id)
+            ready.notify(tx, intent.session_id)
         return rules.batch_of(intent.session_id, rules.same_batch(intent, row), now_ms=tx.now_ms)
     session = await sessions.ensure(tx, (intent.session_id, incarnation))
     return rules.batch_of(intent.session_id, await put(tx, session, intent, batch_id), now_ms=tx.now_ms)
@@ -75,7 +79,7 @@ async def put(tx: Transaction, session: SessionRow, intent: rules.BatchIntent, b
     )
     (stored,) = await tx.insert_batches([row])
     await ready.keep(tx, session.session_key, session.family, freed=False)
-    ready.tell(tx, intent.session_id)
+    ready.notify(tx, intent.session_id)
     return stored
 
 
@@ -259,15 +263,32 @@ async def is_claimable(
 
 async def claimed_exclusively(
     tx: Transaction, address: sessions.Address, turn_id: str | None
-) -> tuple[str, int, int] | None:
+) -> claims.ExclusiveClaim | None:
     """Return owner, end and remaining milliseconds of the claim that keeps other claims out of a session, if any.
 
     None, too, if the turn was committed before: it has nothing to wait for.
     """
     session = await sessions.find(tx, address)
-    if session is None or not (await tx.obstacles(session.session_key, "", tx.now_ms)).exclusively:
+    if session is None or (turn_id is not None and await tx.find_turn(session, turn_id) is not None):
         return None
-    if turn_id is not None and await tx.find_turn(session, turn_id) is not None:
+    return await _exclusive_claim(tx, session)
+
+
+async def begin_turn(
+    tx: Transaction, address: sessions.Address, turn_id: str, last: int | None, most_bytes: int
+) -> tuple[SessionRow | None, tuple[TurnStart, claims.ExclusiveClaim | None]]:
+    """Return what `sessions.load_turn` does, and the claim that keeps the turn out of its session, if any."""
+    session, loaded = await sessions.load_turn(tx, address, turn_id, last, most_bytes)
+    if session is None or loaded[1] is not None:
+        return session, (loaded, None)
+    return session, (loaded, await _exclusive_claim(tx, session))
+
+
+async def _exclusive_claim(tx: Transaction, session: SessionRow) -> claims.ExclusiveClaim | None:
+    # Without a clock at first: that answer may be prefetched.
+    if not await tx.may_be_claimed(session.session_key):
+        return None
+    if not (await tx.obstacles(session.session_key, "", tx.now_ms)).exclusively:
         return None
     rows = await tx.list_batches(session.session_key, pending_at_ms=None, after=0, limit=FIRST_BATCHES)
     return claims.exclusive_claim(rows, tx.now_ms)
@@ -284,11 +305,16 @@ async def renew(tx: Transaction, claim: WorkClaim, completion: WorkCompletion, t
         raise ClaimLost(completion.session_id, completion.claim_id)
     rows = await tx.find_claimed(session.session_key, completion.claim_id)
     held = claims.require_bearers(completion, rows, tx.now_ms)
+    return claims.lasting_until(claim, await extend(tx, held, ttl_ms))
+
+
+async def extend(tx: Transaction, held: Sequence[BatchRow], ttl_ms: int) -> int:
+    """Give the batches of a live claim a later end. Return that end."""
     stamp = claims.renewed(held, ttl_ms=ttl_ms, now_ms=tx.now_ms)
     renewed = [claims.stamped(row, stamp, attempts=0) for row in held]
     await limits.extend(tx, renewed[0])
     expect_rows(await tx.save_batches(renewed), "batches", stamp.claim_id, expected=len(held))
-    return claims.lasting_until(claim, stamp.expires_at_ms)
+    return stamp.expires_at_ms
 
 
 async def give_back(tx: Transaction, completion: WorkCompletion) -> int:
@@ -304,7 +330,7 @@ async def give_back(tx: Transaction, completion: WorkCompletion) -> int:
     expect_rows(await tx.save_batches(held), "batches", completion.claim_id, expected=len(held))
     await ready.keep(tx, session.session_key, session.family, freed=True)
     await limits.free(tx, before)
-    ready.tell(tx, completion.session_id)
+    ready.notify(tx, completion.session_id)
     return len(held)
 
 

@@ -25,7 +25,7 @@ def queue_topic(session_id: str) -> str:
     return f"queue:{session_id}"
 
 
-def tell(tx: Transaction, session_id: str) -> None:
+def notify(tx: Transaction, session_id: str) -> None:
     """Wake the waiters for the session's work, and those for any work."""
     tx.notify(queue_topic(session_id))
     tx.notify(ANY_QUEUE)
@@ -42,7 +42,7 @@ async def keep(tx: Transaction, session_key: int, family: int, *, freed: bool) -
         before = rules.new_row(session_key, family)
     elif before.level > rules.NOTHING and not freed:
         return
-    await _put_right(tx, tables, before)
+    await _correct(tx, tables, before)
 
 
 async def keep_settled(tx: Transaction, session_key: int, family: int) -> None:
@@ -59,7 +59,7 @@ async def serve(tx: Transaction, tables: ReadyTables, session_key: int, family: 
     served = msgspec.structs.replace(
         before, served=await tables.next_served(), claimed_upto=max(before.claimed_upto, claimed_upto)
     )
-    await _put_right(tx, tables, served)
+    await _correct(tx, tables, served)
 
 
 async def wait_for_key(tx: Transaction, session_key: int) -> None:
@@ -68,7 +68,7 @@ async def wait_for_key(tx: Transaction, session_key: int) -> None:
     assert tables is not None, "a database without ready tables claims by itself"
     before = await tables.find_ready(session_key)
     assert before is not None, "a session with unsettled work has a ready row"
-    await _put_right(tx, tables, before, is_full=True)
+    await _correct(tx, tables, before, is_full=True)
 
 
 async def pause(tx: Transaction, session_key: int, family: int, *, paused: bool) -> bool:
@@ -79,11 +79,11 @@ async def pause(tx: Transaction, session_key: int, family: int, *, paused: bool)
     before = await tables.find_ready(session_key) or rules.new_row(session_key, family)
     if bool(before.paused) == paused:
         return False
-    await _put_right(tx, tables, msgspec.structs.replace(before, paused=int(paused)))
+    await _correct(tx, tables, msgspec.structs.replace(before, paused=int(paused)))
     return True
 
 
-async def _put_right(tx: Transaction, tables: ReadyTables, before: ReadyRow, *, is_full: bool = False) -> None:
+async def _correct(tx: Transaction, tables: ReadyTables, before: ReadyRow, *, is_full: bool = False) -> None:
     front = await tables.queue_front(before.session_key, before.claimed_upto, tx.now_ms)
     lease = await tables.find_lease("session", str(before.session_key))
     after = rules.ready_row(before, front, lease, now_ms=tx.now_ms, is_full=is_full)
@@ -95,7 +95,7 @@ async def _put_right(tx: Transaction, tables: ReadyTables, before: ReadyRow, *, 
     await tables.save_ready(after)
 
 
-async def heed_time(tx: Transaction, tables: ReadyTables) -> None:
+async def update_due(tx: Transaction, tables: ReadyTables) -> None:
     """Update the rows that time alone may have changed."""
     while True:
         due = await tables.due_ready(tx.now_ms, DUE_AT_ONCE)
@@ -103,7 +103,7 @@ async def heed_time(tx: Transaction, tables: ReadyTables) -> None:
             try:
                 row = await tables.find_ready(key)
                 assert row is not None, "a row that was just found is there"
-                await _put_right(tx, tables, row)
+                await _correct(tx, tables, row)
             except Corrupt:
                 # Promise the work: the claim that meets the damage reports it.
                 await tables.move_ready(key, rules.ANY, None)

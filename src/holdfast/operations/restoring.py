@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 import msgspec
 
 from holdfast.errors import SubscriptionConflict, UnknownDelivery
@@ -30,7 +32,10 @@ async def process(tx: Transaction, restored: rules.RestoredProcess) -> RestoreRe
         return processes.without_dead_target(row, target)
 
     await tx.insert_process(here(first))
-    for write in restored.writes:
+    together = list(takewhile(lambda write: write.event.terminal_state is None, restored.writes))
+    reached = together[-1].process if together else first
+    await tx.append_events([write.event for write in together], here(reached))
+    for write in restored.writes[len(together) :]:
         await tx.apply_event(msgspec.structs.replace(write, process=here(write.process)))
     expect_rows(await tx.save_process(here(restored.final)), "processes", first.process_id)
     tx.notify(process_topic(first.process_id))

@@ -13,7 +13,7 @@ from holdfast.operations.positions import stamped
 from holdfast.ports import Transaction
 from holdfast.records.limits import Limits
 from holdfast.records.processes import Process, StartReceipt
-from holdfast.rows import EventFilter, EventRow, EventWrite, ProcessRow
+from holdfast.rows import EventFilter, EventRow, ProcessRow
 from holdfast.rules import artifacts
 from holdfast.rules import processes as process_rules
 from holdfast.rules import retrying as rules
@@ -77,23 +77,27 @@ async def _retry(tx: Transaction, old: Process, limits: Limits) -> tuple[Process
     after = 0
     while True:
         page = await tx.list_events(EventFilter(old.id, PAGE, after=after))
+        copies: list[EventRow] = []
         for event in page:
             step = rules.payload_of(event)
             child = rules.child_in(step)
             children += [] if child is None else [child]
             if rules.is_copied(event, step):
                 refs = await _copied_refs(tx, step, new, limits)
-                row, new = await _append(tx, row, new, rules.copy_of(event, new, step, refs, now_ms=tx.now_ms))
+                copies.append(rules.copy_of(event, new, step, refs, now_ms=tx.now_ms))
+                row, new = _with_event(row, new, now_ms=tx.now_ms)
         if not may_follow(page, PAGE):
             break
+        await tx.append_events(copies, row)
         after = page[-1].sequence
-    _, new = await _append(tx, row, new, rules.end_of_copy(old.id, new, now_ms=tx.now_ms))
+    copies.append(rules.end_of_copy(old.id, new, now_ms=tx.now_ms))
+    row, new = _with_event(row, new, now_ms=tx.now_ms)
+    await tx.append_events(copies, row)
     return new, True, children
 
 
-async def _append(tx: Transaction, row: ProcessRow, new: Process, event: EventRow) -> tuple[ProcessRow, Process]:
-    after = process_rules.with_event(row, None, now_ms=tx.now_ms)
-    await tx.apply_event(EventWrite(event, after))
+def _with_event(row: ProcessRow, new: Process, *, now_ms: int) -> tuple[ProcessRow, Process]:
+    after = process_rules.with_event(row, None, now_ms=now_ms)
     return after, msgspec.structs.replace(new, event_count=after.event_count, updated_at_ms=after.updated_at_ms)
 
 

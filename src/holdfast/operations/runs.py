@@ -7,7 +7,7 @@ import msgspec
 from holdfast.errors import Corrupt, UnknownProcess
 from holdfast.operations import events
 from holdfast.operations.processes import complete
-from holdfast.operations.topics import process_topic, tell_claim_ended, tell_run
+from holdfast.operations.topics import notify_claim_ended, notify_run, process_topic
 from holdfast.operations.writes import damage_of, expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import ClaimRunParams
@@ -76,7 +76,7 @@ async def complete_and_claim_next(
 ) -> Ended | events.Unjudged:
     """End a run and claim the next one in one transaction, which does not wait for those of others.
 
-    A damaged run is put off, and the end holds all the same.
+    A damaged run is put off, and the end still holds.
     """
     asked = msgspec.structs.replace(_params(request), waits=False)
     decided = await events.decide(tx, intent, judgement, batch_id, leases.proof_of(lease), asked)
@@ -222,7 +222,7 @@ async def retry_later(tx: Transaction, lease: Lease, error: str, retry_in_ms: in
 
 
 async def release(tx: Transaction, lease: Lease, process_id: str) -> bool:
-    """Release the lease of a process, which for a run makes it claimable again. False if it is not held any more."""
+    """Release the lease of a process, which for a run makes it claimable again. False if it is no longer held."""
     row = await tx.find_process(process_id)
     held = await tx.find_lease("process", process_id)
     if row is None or held is None or not leases.holds(held, lease, tx.now_ms):
@@ -247,6 +247,6 @@ async def _give_back(tx: Transaction, row: ProcessRow, lease: LeaseRow) -> Proce
     await tx.save_lease(leases.released(lease))
     expect_rows(await tx.save_process(row), "processes", row.process_id)
     tx.notify(process_topic(row.process_id))
-    tell_run(tx, row)
-    tell_claim_ended(tx, row)
+    notify_run(tx, row)
+    notify_claim_ended(tx, row)
     return processes.process_of(row)

@@ -126,7 +126,7 @@ async def _refusal(tx: Transaction, tick: rules.Tick) -> str | None:
     if tick.work is not None:
         session = await tx.find_session(tick.work.session_id)
         if session is not None and session.deleted_at_ms is not None:
-            return f"session {tick.work.session_id!r} was deleted: create it anew"
+            return f"session {tick.work.session_id!r} was deleted: create it again"
         if session is not None and await _batch_of(tx, session, tick) is not None:
             return f"source key {tick.work.source_key!r} was used for other work"
     if tick.run is not None and await tx.find_process(tick.run.id) is not None:
@@ -147,12 +147,15 @@ async def _fire(tx: Transaction, tick: rules.Tick, batch_id: str) -> Firing:
 
 
 async def run_now(tx: Transaction, name: str, key: str, batch_id: str) -> Firing:
-    """Fire a schedule at once, paused or not. Its own ticks stay as they are."""
+    """Fire a schedule at once, paused or not. Its own ticks stay as they are, and a failure of the last is over."""
     row = await require(tx, name)
     tick = rules.requested_tick(row, key, tx.now_ms)
     existing = await tx.find_occurrence(tick.occurrence.occurrence_id)
     if existing is None:
-        return await _fire(tx, tick, batch_id)
+        firing = await _fire(tx, tick, batch_id)
+        if row.failure is not None:
+            expect_rows(await tx.save_schedule(rules.mended(row), seen_ms=row.seen_ms), "schedules", name)
+        return firing
     # Its work may have been pruned since. It is not started again.
     session = None if tick.work is None else await tx.find_session(tick.work.session_id)
     batch = None if session is None else await _batch_of(tx, session, tick)

@@ -37,7 +37,7 @@ async def _save(tx: Transaction, session: SessionRow, before: Sequence[BatchRow]
     expect_rows(await tx.save_batches(rows), "batches", rows[0].batch_id, expected=len(rows))
     await ready.keep(tx, session.session_key, session.family, freed=True)
     await limits.free(tx, before)
-    ready.tell(tx, session.session_id)
+    ready.notify(tx, session.session_id)
 
 
 async def complete(tx: Transaction, completion: WorkCompletion) -> WorkReceipt:
@@ -56,14 +56,14 @@ async def complete(tx: Transaction, completion: WorkCompletion) -> WorkReceipt:
     expect_rows(await tx.save_batches(done), "batches", completion.claim_id, expected=len(done))
     await ready.keep_settled(tx, session.session_key, session.family)
     await limits.free(tx, held)
-    ready.tell(tx, session.session_id)
+    ready.notify(tx, session.session_id)
     return await stamped(tx, claims.receipt_of(completion, tx.now_ms, None))
 
 
 async def settled(tx: Transaction, completion: WorkCompletion, answer: SettlementVerdict) -> WorkReceipt:
     """Return the receipt of a claim that the database settled itself, and wake the waiters."""
     verdicts.refuse_claim(answer.verdict, completion.session_id, completion.claim_id)
-    ready.tell(tx, completion.session_id)
+    ready.notify(tx, completion.session_id)
     return await stamped(tx, claims.receipt_of(completion, answer.settled_at_ms, answer.revision))
 
 

@@ -25,21 +25,21 @@ def event_topic(process_id: str, type: str | None) -> str:
     return f"cancel:{process_id}" if type == CANCEL_REQUESTED else process_topic(process_id)
 
 
-def tell_event(tx: Transaction, process_id: str, type: str) -> None:
+def notify_event(tx: Transaction, process_id: str, type: str) -> None:
     """Wake the waiters for an event that was appended."""
     tx.notify(process_topic(process_id))
     if type == CANCEL_REQUESTED:
         tx.notify(event_topic(process_id, type))
 
 
-def tell_run(tx: Transaction, row: ProcessRow) -> None:
+def notify_run(tx: Transaction, row: ProcessRow) -> None:
     """Wake the waiters for claimable runs if this process is one, now or at a later time."""
     if row.claimable_at_ms is not None:
         tx.notify(ANY_RUN)
         tx.notify(ENDED_CLAIM)
 
 
-def tell_claim_ended(tx: Transaction, row: ProcessRow) -> None:
+def notify_claim_ended(tx: Transaction, row: ProcessRow) -> None:
     """Wake the waiters for a free place in a kind of runs, if this process was a run."""
     if row.run_kind is not None:
         tx.notify(ENDED_CLAIM)

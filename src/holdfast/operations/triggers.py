@@ -216,7 +216,7 @@ async def deliveries_page(tx: Transaction, occurrence_id: str, *, after: int, li
 async def _whole_rows(
     tx: Transaction, rows: Sequence[DeliveryRow]
 ) -> list[tuple[DeliveryRow, Occurrence, SubscriptionRow]]:
-    """Return the deliveries with their occurrences and subscriptions, as many as fit into a page.
+    """Return the deliveries with their occurrences and subscriptions, up to a page.
 
     Reads and decodes the occurrence of adjacent deliveries once.
     """

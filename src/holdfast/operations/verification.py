@@ -1,7 +1,7 @@
 """Verify every row of every table. Changes nothing; damage is returned and never raised.
 
 Each step reads one page of one table, and everything that its rows are compared with, in one snapshot of its own, so
-that concurrent writes never look like damage.
+that concurrent writes are never reported as damage.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class TurnParams(msgspec.Struct, frozen=True):
 
 
 class NodesParams(msgspec.Struct, frozen=True):
-    """Nodes beside the path, planned on a head, which the database has to prove.
+    """Nodes outside the path, planned on a head, which the database has to prove.
 
     The database places them after the session's last node. So the rows have keys from 1 on, in their order. The key of
     a parent is that of a row before, or below 0: -1 is the first of `anchors`, the ids of stored nodes that must be

@@ -130,7 +130,7 @@ class FastPaths(Protocol):
         ...
 
     async def add_nodes(self, params: NodesParams) -> TurnVerdict | None:
-        """Add new nodes beside the path (`rules.heads.plan_nodes`). The verdict has the session with its new count."""
+        """Add new nodes outside the path (`rules.heads.plan_nodes`). The verdict has the session with its new count."""
         ...
 
     async def hinted_process(self, process_id: str) -> r.ProcessRow | None:

@@ -27,7 +27,7 @@ class LimitTables(Protocol):
     """Limits of kinds, as declared and as used."""
 
     async def exclude_claims(self) -> None:
-        """Keep claims from being made until the transaction ends, and wait for those that are being made."""
+        """Block new claims until the transaction ends, and wait for those in progress."""
         ...
 
     async def find_limit(self, kind: str) -> LimitRow | None:

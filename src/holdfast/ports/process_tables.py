@@ -78,7 +78,7 @@ class ProcessTables(Protocol):
         ...
 
     async def append_events(self, events: Sequence[r.EventRow], process: r.ProcessRow) -> None:
-        """Insert events that neither end their process nor wake a session, and save the process."""
+        """Insert any number of events that neither end their process nor enqueue work, and save the process."""
         ...
 
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:

@@ -14,11 +14,15 @@ from holdfast.rows import EventFilter
 
 
 class ViewQuery(msgspec.Struct, frozen=True):
-    """The newest view of a session with the last nodes of its path (None: all), and the revision of this turn."""
+    """The newest view of a session with the last nodes of its path (None: all), and the revision of this turn.
+
+    `with_claims` adds whether a claim may hold work of the session.
+    """
 
     session_id: str
     last: int | None
     turn_id: str | None = None
+    with_claims: bool = False
 
 
 class GroupQuery(msgspec.Struct, frozen=True):
@@ -31,7 +35,14 @@ class GroupQuery(msgspec.Struct, frozen=True):
     limit: int
 
 
-PrefetchQuery: TypeAlias = ViewQuery | GroupQuery | EventFilter
+class WorkersQuery(msgspec.Struct, frozen=True):
+    """The first live workers by id, after this one."""
+
+    after: str
+    limit: int
+
+
+PrefetchQuery: TypeAlias = ViewQuery | GroupQuery | WorkersQuery | EventFilter
 
 
 class Freshness(msgspec.Struct, frozen=True):

@@ -226,8 +226,16 @@ class QueueTables(Protocol):
         """Return sessions with a ready batch (see `ready_batches`), (key, id) by key, greater than `after`."""
         ...
 
+    async def oldest_ready(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
+        """Return sessions with a ready batch and the time since which the oldest is ready, by that time and key."""
+        ...
+
     async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
         """Return what may keep a claim out of the session. Claims other than this one count."""
+        ...
+
+    async def may_be_claimed(self, session_key: int) -> bool:
+        """Return False if no claim, live or expired, holds work of the session."""
         ...
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
@@ -235,7 +243,7 @@ class QueueTables(Protocol):
         ...
 
     async def find_claimed(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
-        """Return unsettled batches that bear this claim, live or not, by sequence."""
+        """Return unsettled batches that carry this claim, live or not, by sequence."""
         ...
 
     async def save_batches(self, rows: Sequence[r.BatchRow]) -> int:
@@ -404,7 +412,7 @@ class HousekeepingTables(VerificationTables, Protocol):
         ...
 
     async def replace_artifact(self, row: r.ArtifactRow, expected_hash: str) -> int:
-        """Store an artifact in the place of one with this hash. Return the number of rows written."""
+        """Store an artifact in place of one with this hash. Return the number of rows written."""
         ...
 
     async def drop_artifacts(self, range: r.ArtifactRange) -> int:

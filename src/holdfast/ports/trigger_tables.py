@@ -44,7 +44,7 @@ class TriggerTables(Protocol):
     async def matching_subscriptions(
         self, source_type: str, source_key: str, *, after: int, limit: int
     ) -> list[MatchRow]:
-        """Return a source's enabled subscriptions by number, without bodies. A writer keeps them from changing."""
+        """Return a source's enabled subscriptions by number, without bodies. A writer locks them."""
         ...
 
     async def drop_session_subscriptions(self, session_id: str) -> int:
@@ -126,6 +126,10 @@ class ScheduleTables(Protocol):
 
     async def list_schedules(self, *, after: str, limit: int) -> list[ScheduleRow]:
         """Return schedules by name, greater than `after`."""
+        ...
+
+    async def failed_schedules(self, limit: int) -> list[str]:
+        """Return the names of schedules whose last tick started nothing, by name."""
         ...
 
     async def insert_schedule(self, row: ScheduleRow) -> None:

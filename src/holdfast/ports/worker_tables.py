@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.worker_rows import WorkerRow
@@ -28,6 +29,14 @@ class WorkerTables(Protocol):
 
     async def list_workers(self, alive_at_ms: int, *, after: str, limit: int) -> list[WorkerRow]:
         """Return the workers that expire later than that, by id, greater than `after`."""
+        ...
+
+    async def expired_workers(self, worker_ids: Sequence[str], now_ms: int) -> list[str]:
+        """Return those of these workers whose last report has expired, by id."""
+        ...
+
+    async def holders(self, now_ms: int, *, after: str, limit: int) -> list[str]:
+        """Return the owners of live claims and live leases, by id, greater than `after`."""
         ...
 
     async def claims_of_owner(self, owner_id: str, now_ms: int, limit: int) -> list[tuple[int, str]]:

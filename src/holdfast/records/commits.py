@@ -76,7 +76,7 @@ class CommitReceipt(Receipt, frozen=True):
 
 
 class NodesReceipt(Receipt, frozen=True):
-    """Nodes that now stand beside the path. Equal nodes that were stored already count as `replayed`.
+    """Nodes that now stand outside the path. Equal nodes that were stored already count as `replayed`.
 
     `kept` counts nodes with other content that stayed as they were, by `on_conflict="keep"`.
     """

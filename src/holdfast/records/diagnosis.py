@@ -80,12 +80,16 @@ class StoreFacts(Record, frozen=True, kw_only=True):
 class StuckItems(Record, frozen=True, kw_only=True):
     """The ids of the first few items of each kind that wait too long. Each can be asked about with `holdfast why`."""
 
-    ready_sessions: tuple[str, ...] = ()
-    """Sessions with work that could be claimed."""
+    ready_sessions: tuple[tuple[str, str], ...] = ()
+    """Sessions whose work could have been claimed for a minute, longest first, each with its most serious cause."""
+    stuck_since_ms: int | None = None
+    """The time since which the first of them that is stuck has such work."""
     undelivered: tuple[str, ...] = ()
     """Processes that a trigger reserved, and that were never started."""
     failed_deliveries: tuple[str, ...] = ()
     """Processes that a trigger reserved, and that could not be started."""
+    failed_schedules: tuple[str, ...] = ()
+    """Schedules whose last tick started nothing."""
     dead_letters: tuple[str, ...] = ()
     """Sessions with work that failed at its last attempt."""
     claimed_by_dead: tuple[str, ...] = ()
@@ -99,6 +103,8 @@ class StuckItems(Record, frozen=True, kw_only=True):
     due_run: str | None = None
     """The run that can be claimed and has been due longest."""
     due_run_at_ms: int | None = None
+    due_run_cause: str | None = None
+    """The name of its first cause."""
 
 
 class Concern(Record, frozen=True):

@@ -143,7 +143,7 @@ class Wake(Record, frozen=True):
     def text(self) -> str:
         """The wake as a model reads it."""
         return (
-            "A background process has news.\n"
+            "A background process reports an event.\n"
             f"Process: {self.process_id}\n"
             f"Event: {self.event_type} #{self.sequence}\n"
             f"Message: {self.input}"

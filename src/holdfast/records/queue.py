@@ -14,7 +14,7 @@ Boundary: TypeAlias = Literal["active_turn_checkpoint", "idle"]
 WorkState: TypeAlias = Literal["pending", "claimed", "completed", "cancelled", "interrupted", "dead"]
 """The state of a batch. The last four are settled.
 
-A person ended the turn of an interrupted batch. A dead batch failed at its last attempt, and can be retried.
+The turn of an `interrupted` batch was stopped. A `dead` batch failed at its last attempt; it can be retried.
 """
 SETTLED: tuple[WorkState, ...] = ("completed", "cancelled", "interrupted", "dead")
 
@@ -81,7 +81,7 @@ class WorkItem(Record, frozen=True):
 
 
 class WorkBatch(Record, frozen=True):
-    """Enqueued work. A settled batch is kept until retention forgets it.
+    """Enqueued work. A settled batch is kept until retention removes it.
 
     `attempts` counts the claims on it that were not given back, and `last_error` is the text of the last failure, after
     which it waits until `retry_at_ms`. While it is claimed, `claimed_by` holds it until `claim_expires_at_ms`.

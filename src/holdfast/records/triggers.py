@@ -83,7 +83,7 @@ class TriggerDelivery(Record, frozen=True):
 class Emission(Record, frozen=True):
     """A recorded occurrence and the deliveries that it newly reserved.
 
-    Of very many deliveries, these are the first ones, as many as a page has room for. Then `next` is not None: pass it
+    At most a page of deliveries. If there are more, `next` is not None: pass it
     to `triggers.deliveries(occurrence_id, after=next)` for the others.
     """
 

@@ -134,7 +134,7 @@ def intended(
 
     Bytes kept here count as stored only if the row said so before: nothing deletes them while the row exists. For the
     same reason, the row keeps the `intent_id` with which it was inserted. The given `intent_id` is for a new row, so
-    that a row that is forgotten and written anew differs from the old one, even within a millisecond.
+    that a row that is forgotten and written again differs from the old one, even within a millisecond.
     """
     before = None if existing is None or existing.uri != intent.uri else existing.stored_in
     return AttachmentRow(
@@ -157,7 +157,7 @@ def intended(
 def confirmed(row: AttachmentRow, found: AttachmentRow | None) -> AttachmentRow | None:
     """Return the manifest row after the bytes of an intent were written outside, None if the intent is no longer valid.
 
-    An intent that was forgotten and recorded anew is not valid: its bytes may have been deleted in between. A repeated
+    An intent that was forgotten and recorded again is not valid: its bytes may have been deleted in between. A repeated
     intent is: its row has existed since before the bytes were written.
     """
     if found is None or found.uri != row.uri:

@@ -65,7 +65,7 @@ def check_checkpoint(field: str, value: object, contents: Contents, limits: Limi
 def _check_component(field: str, value: Component, contents: Contents, limits: Limits) -> str:
     if isinstance(value, Ref):
         return contents.keep(field, value.ref)
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, checks.BYTES):
         return contents.mint("bytes", checks.content(field, cast("object", value), most=limits.component_bytes))
     return contents.mint("json", checks.document(field, value, limits, most=limits.component_bytes, canonical=True))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast, overload
 
 from holdfast.codec import Unfit, checked_document, decode_cursor
 from holdfast.errors import InvalidRequest
@@ -16,6 +16,10 @@ U = TypeVar("U")
 V = TypeVar("V")
 W = TypeVar("W")
 X = TypeVar("X")
+
+LISTS: Final = (list, tuple)
+BYTES: Final = (bytes, bytearray, memoryview)
+"""Types that are looked for in every call: a union would be built anew each time."""
 
 DEFAULT_PAGE = 50
 DEFAULT_CLAIM = 64
@@ -140,7 +144,7 @@ def instance(field: str, value: object, kind: type[Any] | tuple[type[Any], ...])
 
 def sequence(field: str, value: object, *, most: int) -> Sequence[Any]:
     """Check a list or tuple of at most `most` items."""
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, LISTS):
         raise InvalidRequest(field, f"must be a list or tuple, not {type(value).__name__}")
     items = cast("Sequence[Any]", value)
     if len(items) > most:
@@ -176,7 +180,7 @@ def optional_document(field: str, value: Document | None, limits: Limits) -> byt
 
 def content(field: str, value: object, *, most: int) -> bytes:
     """Return bytes within the limit."""
-    if not isinstance(value, bytes | bytearray | memoryview):
+    if not isinstance(value, BYTES):
         raise InvalidRequest(field, f"must be bytes, not {type(value).__name__}")
     charge(memoryview(cast("bytes", value)).nbytes)
     data = bytes(cast("bytes | bytearray", value))

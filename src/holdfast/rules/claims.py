@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -50,8 +51,12 @@ def may_claim(
     return not exclusively and not (exclusive and claimed)
 
 
-def exclusive_claim(rows: Sequence[BatchRow], now_ms: int) -> tuple[str, int, int]:
-    """Return owner, end and remaining milliseconds of the exclusive claim that one of the batches bears.
+ExclusiveClaim: TypeAlias = tuple[str, int, int]
+"""Owner, end and remaining milliseconds of a claim that keeps other claims out of a session."""
+
+
+def exclusive_claim(rows: Sequence[BatchRow], now_ms: int) -> ExclusiveClaim:
+    """Return owner, end and remaining milliseconds of the exclusive claim that one of the batches carries.
 
     If none of them does, another batch does: its owner and end are unknown then.
     """
@@ -63,7 +68,7 @@ def exclusive_claim(rows: Sequence[BatchRow], now_ms: int) -> tuple[str, int, in
 
 
 LOOK_AGAIN_MS = 1_000
-"""Time until another look at an exclusive claim whose end is unknown."""
+"""Time until the next check of an exclusive claim whose end is unknown."""
 
 
 def due_in_ms(next_due_ms: int | None, lease: LeaseRow | None, now_ms: int) -> int | None:
@@ -101,13 +106,13 @@ def claim_prefix(
         return 1
     taken, total = 1, len(first.payloads)
     for row in candidates[1:most]:
-        if total >= room or row.retry_at_ms > now_ms or _company(row) != _company(first):
+        if total >= room or row.retry_at_ms > now_ms or _grouping_of(row) != _grouping_of(first):
             break
         taken, total = taken + 1, total + len(row.payloads)
     return taken
 
 
-def _company(row: BatchRow) -> tuple[str | None, ...]:
+def _grouping_of(row: BatchRow) -> tuple[str | None, ...]:
     """Return the values that batches must share to be claimed together."""
     return row.kind, row.limit_key, row.slot, row.delivery, row.merge_key
 
@@ -184,7 +189,7 @@ def ended(row: BatchRow, *, now_ms: int) -> BatchRow:
 
 
 def claim_from(session_id: str, token: Token, rows: Sequence[BatchRow]) -> WorkClaim:
-    """Return the claim that these batches bear, as its owner gets it."""
+    """Return the claim that these batches carry, as its owner gets it."""
     stamp = stamp_of(rows[0])
     return WorkClaim(
         session_id=session_id,
@@ -207,7 +212,7 @@ def lasting_until(claim: WorkClaim, expires_at_ms: int) -> WorkClaim:
 
 
 def stamp_of(row: BatchRow) -> ClaimStamp:
-    """Return the claim that a batch bears."""
+    """Return the claim that a batch carries."""
     return ClaimStamp(
         claim_id=row.claim_id or "",
         owner_id=row.claim_owner or "",
@@ -262,6 +267,12 @@ def proof_of(completion: WorkCompletion) -> ClaimProof:
     )
 
 
+def proof_of_rows(session_id: str, rows: Sequence[BatchRow]) -> ClaimProof:
+    """Return the proof of the claim that holds these batches, all of one claim."""
+    stamp = stamp_of(rows[0])
+    return ClaimProof(session_id, stamp.claim_id, stamp.token_hash, stamp.fence, tuple(row.batch_id for row in rows))
+
+
 def require_claim(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: int) -> list[BatchRow]:
     """Return all batches of the claim, each proven by token, fence and expiry, or raise `ClaimLost`.
 
@@ -279,7 +290,7 @@ def require_claim(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: 
 def require_bearers(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: int) -> list[BatchRow]:
     """Return all batches of the claim, including those that joined it after this proof was given out.
 
-    `rows` are the unsettled batches that bear its id.
+    `rows` are the unsettled batches that carry its id.
     """
     held = _proven(completion, rows, now_ms)
     if any(row.claim_size != len(held) for row in held):
@@ -288,7 +299,7 @@ def require_bearers(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms
 
 
 def _proven(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: int) -> list[BatchRow]:
-    """Return those of the rows that bear the claim. Raise `ClaimLost` unless all that it names are among them."""
+    """Return those of the rows that carry the claim. Raise `ClaimLost` unless all that it names are among them."""
     held = [row for row in rows if row.claim_id == completion.claim_id]
     named = set(completion.batch_ids)
     proven = (
@@ -325,7 +336,7 @@ def _token_matches(completion: WorkCompletion, rows: Sequence[BatchRow]) -> bool
 
 
 def held_by(completion: WorkCompletion, rows: Sequence[BatchRow]) -> list[BatchRow]:
-    """Return the batches that bear this claim, expired or not, including those that joined it later."""
+    """Return the batches that carry this claim, expired or not, including those that joined it later."""
     return [
         row
         for row in rows

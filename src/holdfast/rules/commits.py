@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from itertools import chain
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -75,8 +76,8 @@ class CommitIntent(msgspec.Struct, frozen=True):
     @property
     def node_ids(self) -> tuple[str, ...]:
         """Every node id that has to be looked up."""
-        named = {*self.tombstones, *(node.id for node in self.nodes)}
-        named.update(node.parent for node in self.nodes if isinstance(node.parent, str))
+        named = {*self.tombstones, *[node.id for node in self.nodes]}
+        named.update([node.parent for node in self.nodes if isinstance(node.parent, str)])
         if isinstance(self.leaf, str):
             named.add(self.leaf)
         return tuple(sorted(named))
@@ -166,10 +167,10 @@ def _check_attachments(value: object, limits: Limits) -> tuple[str, ...]:
 
 def _check_size(intent: CommitIntent, limits: Limits) -> None:
     size = (
-        sum(node.size for node in intent.nodes)
-        + sum(len(body) for body in intent.contents.bodies.values())
-        + sum(len(draft.payloads) for draft in intent.enqueues)
-        + sum(start.size for start in intent.starts)
+        sum([node.size for node in intent.nodes])
+        + sum(map(len, intent.contents.bodies.values()))
+        + sum([len(draft.payloads) for draft in intent.enqueues])
+        + sum([start.size for start in intent.starts])
     )
     if size > limits.commit_bytes:
         raise InvalidRequest(
@@ -183,25 +184,22 @@ def fingerprint_of(intent: CommitIntent, nodes: Sequence[graph.NodeIntent]) -> s
     It leaves out the expected revision, every proof of ownership and, of the node records themselves, id, parent, leaf
     and time. Nothing is ever left out of a payload. The nodes are in the order in which they were sent.
     """
-    return codec.stable_hash(
-        {
-            "replaces_graph": intent.replaces_graph,
-            "nodes": [graph.content_hash(node) for node in nodes],
-            "checkpoint": None if intent.manifest is None else intent.manifest.refs,
-            "config": intent.config_ref,
-            "frames": intent.frames_ref,
-            "current_frame_id": intent.current_frame_id,
-            "usage": [[usage.source, usage.model, *ledgers.counts_of(usage)] for usage in intent.usage],
-            "completes": sorted(sorted(completion.batch_ids) for completion in intent.completes),
-            "attachments": sorted(intent.attachments),
-            "enqueues": [
-                [draft.session_id, draft.source_key, draft.available_at_ms, draft.draft_hash]
-                for draft in intent.enqueues
-            ],
-            **({"starts": [start.content for start in intent.starts]} if intent.starts else {}),
-            **({"tombstones": sorted(set(intent.tombstones))} if intent.tombstones else {}),
-        }
-    )
+    rest = {
+        "replaces_graph": intent.replaces_graph,
+        "checkpoint": None if intent.manifest is None else intent.manifest.refs,
+        "config": intent.config_ref,
+        "frames": intent.frames_ref,
+        "current_frame_id": intent.current_frame_id,
+        "usage": [[usage.source, usage.model, *ledgers.counts_of(usage)] for usage in intent.usage],
+        "completes": sorted([sorted(completion.batch_ids) for completion in intent.completes]),
+        "attachments": sorted(intent.attachments),
+        "enqueues": [
+            [draft.session_id, draft.source_key, draft.available_at_ms, draft.draft_hash] for draft in intent.enqueues
+        ],
+        **({"starts": [start.content for start in intent.starts]} if intent.starts else {}),
+        **({"tombstones": sorted(set(intent.tombstones))} if intent.tombstones else {}),
+    }
+    return codec.joint_hash(chain(map(graph.content_of, nodes), (rest,)))
 
 
 def body_of(row: RevisionRow) -> TurnBody:
@@ -245,12 +243,13 @@ def judge(  # noqa: PLR0913 - a turn rests on as many facts
     batch_ids: Sequence[str],
     now_ms: int,
     alive: Set[int] = frozenset(),
+    before: TurnBody | None = None,
 ) -> TurnPlan:
     """Return everything that the commit writes, or raise the first reason against it. The turn is not a replay.
 
     `current` is the session's graph if the commit replaces it, `targets` the sessions that follow-up work goes to, and
     `batch_ids` a fresh id for each follow-up batch. `alive` are the living sessions of the family, if the commit
-    tombstones inherited nodes.
+    tombstones inherited nodes. `before` is the head's body, if it was decoded already.
     """
     _require_head(intent, session, facts)
     completed = [
@@ -260,7 +259,7 @@ def judge(  # noqa: PLR0913 - a turn rests on as many facts
     ]
     if intent.lease is not None:
         leases.require(facts.lease, intent.lease, now_ms)
-    hidden = tombstones.to_hide(intent.tombstones, session, facts, alive)
+    hidden = tombstones.to_hide(intent.tombstones, session, facts, alive) if intent.tombstones else ()
     keys = tuple(row.node_key for row in hidden)
     plan = _plan(
         intent,
@@ -268,6 +267,7 @@ def judge(  # noqa: PLR0913 - a turn rests on as many facts
         tombstones.after_hiding(facts, hidden),
         [row for row in current if row.node_key not in keys] if keys else current,
         ledger,
+        before=body_before(facts.head) if before is None else before,
         targets=targets,
         batch_ids=batch_ids,
         now_ms=now_ms,
@@ -278,17 +278,15 @@ def judge(  # noqa: PLR0913 - a turn rests on as many facts
     return msgspec.structs.replace(plan, completed_seqs=tuple(completed), hidden=keys)
 
 
-def assume(intent: CommitIntent, head: Head) -> CommitFacts:
+def assume(intent: CommitIntent, head: Head, before: TurnBody) -> CommitFacts:
     """Return the facts of a turn that continues from this head with new names. A database that judges proves them.
 
     Of the stored nodes, only the head's leaf is known, and its content is not: it equals no node.
     """
     leaf = graph.leaf_of(head.revision)
     nodes = () if leaf is None or head.revision is None else (_node_named(leaf, head.revision.epoch),)
-    hashes = () if head.revision is None else body_refs(body_of(head.revision))
-    return CommitFacts(
-        head=head.revision, nodes=nodes, hashes=frozenset(hashes), attachment_ids=frozenset(intent.attachments)
-    )
+    hashes = frozenset(body_refs(before))
+    return CommitFacts(head=head.revision, nodes=nodes, hashes=hashes, attachment_ids=frozenset(intent.attachments))
 
 
 def _node_named(leaf: tuple[int, str], epoch: int) -> NodeRow:
@@ -296,13 +294,15 @@ def _node_named(leaf: tuple[int, str], epoch: int) -> NodeRow:
     return NodeRow(node_key, node_key >> POSITION_BITS, epoch, node_id, None, "", None, None, 0, b"null", LIVE, None)
 
 
-def plan_on(intent: CommitIntent, session: SessionRow, facts: CommitFacts, batch_ids: Sequence[str]) -> TurnPlan:
+def plan_on(
+    intent: CommitIntent, session: SessionRow, facts: CommitFacts, batch_ids: Sequence[str], before: TurnBody
+) -> TurnPlan:
     """Return what the commit writes if the facts hold, for a database that judges claims, lease and names itself.
 
     Rows without a time of their own are `UNTIMED`; batches belong to the sessions in `targets`.
     """
     _require_head(intent, session, facts)
-    return _plan(intent, session, facts, (), (), targets={}, batch_ids=batch_ids, now_ms=UNTIMED)
+    return _plan(intent, session, facts, (), (), before=before, targets={}, batch_ids=batch_ids, now_ms=UNTIMED)
 
 
 def _require_head(intent: CommitIntent, session: SessionRow, facts: CommitFacts) -> None:
@@ -319,6 +319,7 @@ def _plan(  # noqa: PLR0913 - a turn rests on as many facts
     current: Sequence[NodeRow],
     ledger: Sequence[UsageRow],
     *,
+    before: TurnBody,
     targets: Mapping[str, SessionRow],
     batch_ids: Sequence[str],
     now_ms: int,
@@ -338,7 +339,7 @@ def _plan(  # noqa: PLR0913 - a turn rests on as many facts
     usage = ledgers.counters(intent.usage, ledger, revision)
     enqueues, enqueued, enqueued_for = queue.place_drafts(intent.enqueues, facts.sources, targets, batch_ids, now_ms)
     node_count = graph.position_of(placed.rows[-1].node_key) if placed.rows else max(session.node_count, epoch)
-    body = _next_body(intent, facts.head, enqueued, tombstoned)
+    body = _next_body(intent, before, enqueued, tombstoned)
     return TurnPlan(
         session=msgspec.structs.replace(
             session, revision=revision, node_count=node_count, epoch=epoch, changed_at_ms=now_ms
@@ -429,14 +430,20 @@ def _judge_graph(
         return epoch, placed, leaf_key, leaf_id
     if leaf is None:
         return epoch, placed, None, None
+    if placed.rows and placed.rows[-1].node_id == leaf:
+        return epoch, placed, placed.rows[-1].node_key, leaf
     live = [row for row in stored.values() if row.mark == LIVE]
     keys = {row.node_id: row.node_key for row in (*live, *placed.revived, *placed.rows)}
     return epoch, placed, graph.require_leaf(_leaf_field(intent.replaces_graph), leaf, keys, stored), leaf
 
 
-def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[str, ...], tombstoned: int) -> TurnBody:
+def body_before(head: RevisionRow | None) -> TurnBody:
+    """Return the body of the head that a commit follows."""
+    return TurnBody() if head is None else body_of(head)
+
+
+def _next_body(intent: CommitIntent, before: TurnBody, enqueued: tuple[str, ...], tombstoned: int) -> TurnBody:
     """Return the head's body with the changes of the commit. Fields that it leaves out stay."""
-    before = TurnBody() if head is None else body_of(head)
     keeps_frames = intent.frames_ref is None
     return TurnBody(
         manifest=before.manifest if intent.manifest is None else intent.manifest,
@@ -457,13 +464,12 @@ def may_be_deltas(intent: CommitIntent) -> bool:
     return any(map(deltas.is_large, intent.contents.bodies.values()))
 
 
-def predecessors(intent: CommitIntent, facts: CommitFacts) -> dict[str, str]:
+def predecessors(intent: CommitIntent, facts: CommitFacts, before: TurnBody) -> dict[str, str]:
     """Map each large new content to the head's content in its place, from which it probably differs little."""
     bodies = intent.contents.bodies
     large = {ref for ref, data in bodies.items() if deltas.is_large(data) and ref not in facts.hashes}
-    if not large or facts.head is None:
+    if not large:
         return {}
-    before = body_of(facts.head)
     kept = {} if before.manifest is None else before.manifest.refs
     sent = {} if intent.manifest is None else intent.manifest.refs
     pairs = [

@@ -27,7 +27,7 @@ WINDOWS = tuple(timedelta(hours=hours) for hours in (1, 24, 31 * 24, 366 * 24))
 
 
 def check_cron(field: str, cron: str) -> str:
-    """Return an expression that can be read and fires some day. Raises InvalidRequest for any other."""
+    """Return an expression that can be read and fires at some time. Raises InvalidRequest for any other."""
     _plain(field, cron)
     if next_tick(cron, "UTC", 0) is None:
         raise InvalidRequest(field, f"{cron!r} never fires: no day is both of these; {EXAMPLE}")

@@ -22,7 +22,9 @@ DELTA_UP_TO_BYTES = 1 << codec.LARGEST_WINDOW_LOG
 """A larger content would need a larger window than readers allow."""
 
 MISSES_BEFORE_BACKOFF, TRIED_EACH = 2, 8
-"""After so many contents in a row that were stored whole although a delta was tried, only each eighth is tried."""
+"""After so many contents in a row that were stored whole, only those that plainly continue the last one are tried, and
+each eighth.
+"""
 
 _RUN = struct.Struct("<IQ")
 """The header of a delta's frame: the number of earlier deltas in its run, and their total bytes."""
@@ -35,7 +37,7 @@ def is_large(data: bytes) -> bool:
 
 def stored(ref: str, data: bytes, run: Run | None) -> BlobRow:
     """Return the row of a content: a delta on the run of its predecessor, or whole."""
-    if run is not None and is_large(data) and is_large(run.data) and is_worth_trying(run):
+    if run is not None and is_large(data) and is_large(run.data) and is_worth_trying(run, data):
         body = _RUN.pack(run.deltas, run.spent_bytes) + codec.pack_delta(data, run.data)
         if is_worth_it(run, len(body)):
             return BlobRow(ref, "delta", len(data), body, run.ref)
@@ -43,9 +45,17 @@ def stored(ref: str, data: bytes, run: Run | None) -> BlobRow:
     return BlobRow(ref, encoding, len(data), body)
 
 
-def is_worth_trying(run: Run) -> bool:
+def is_worth_trying(run: Run, data: bytes) -> bool:
     """Return True unless the last contents had too little in common. Making a delta costs more than packing whole."""
-    return run.misses < MISSES_BEFORE_BACKOFF or run.misses % TRIED_EACH == 0
+    return run.misses < MISSES_BEFORE_BACKOFF or run.misses % TRIED_EACH == 0 or _continues(run.data, data)
+
+
+def _continues(before: bytes, data: bytes) -> bool:
+    """Return True if half of a content is at the start or the end of the one before, or a quarter at each."""
+    half, quarter = len(data) // 2, len(data) // 4
+    if before.startswith(data[:quarter]):
+        return before.startswith(data[:half]) or before.endswith(data[-quarter:])
+    return before.endswith(data[-half:])
 
 
 def is_worth_it(run: Run, delta_bytes: int) -> bool:

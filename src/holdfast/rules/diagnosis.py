@@ -18,7 +18,10 @@ DELIVERY_GRACE_MS: Final = MINUTE_MS
 """A reservation and the start of its process are two calls, with a moment between them."""
 
 WORK_GRACE_MS: Final = 5 * MINUTE_MS
-"""Work that could have been claimed for longer than this has no worker, or too few."""
+"""Work that could have been claimed for longer than this has too few workers."""
+
+STUCK_GRACE_MS: Final = MINUTE_MS
+"""Work that is stuck, for want of a worker or by a pause, is reported after this time: a deployment needs a moment."""
 
 NOTHING: Final = StuckItems()
 
@@ -111,14 +114,25 @@ def _stuck(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:
             "warning",
             "failed-deliveries",
             f"a trigger fired, and these processes could not be started: {_list(stuck.failed_deliveries)}",
-            f"{WHY} shows the error: mend the subscription, and start each with `holdfast triggers redeliver`",
+            f"{WHY} shows the error: fix the subscription, and start each with `holdfast triggers redeliver`",
             stuck.failed_deliveries,
         )
-    if stuck.due_run is not None and _older(facts, stuck.due_run_at_ms, WORK_GRACE_MS):
+    if stuck.failed_schedules:
+        yield Concern(
+            "warning",
+            "failed-ticks",
+            f"the last tick of these schedules started nothing: {_list(stuck.failed_schedules)}",
+            f"{WHY} shows the error: mend its cause, and fire each with `holdfast schedules run`",
+            stuck.failed_schedules,
+        )
+    grace_ms = STUCK_GRACE_MS if stuck.due_run_cause == "no-worker" else WORK_GRACE_MS
+    if stuck.due_run is not None and _older(facts, stuck.due_run_at_ms, grace_ms):
+        cause = "" if stuck.due_run_cause is None else f" ({stuck.due_run_cause})"
+        due = f"run {stuck.due_run!r}{cause} has been due for {_age(facts, stuck.due_run_at_ms)}"
         yield Concern(
             "warning",
             "unclaimed-runs",
-            f"run {stuck.due_run!r} has been due for {_age(facts, stuck.due_run_at_ms)}, and no worker has claimed it",
+            f"{due}, and no worker has claimed it",
             f"start a worker with a handler of its kind; {WHY} says which are alive",
             (stuck.due_run,),
         )
@@ -135,9 +149,8 @@ def _waiting(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:
             "warning",
             "expired-leases",
             f"{_count(facts.expired_leases, 'lease')} ended without being released, the oldest "
-            f"{_age(facts, facts.oldest_expired_lease_at_ms)} ago"
-            + (": " + ", ".join(f"{id!r} ({cause})" for id, cause in left) if left else ""),
-            f"their holders stopped or hang: look at those workers; {WHY} says what waits for each",
+            f"{_age(facts, facts.oldest_expired_lease_at_ms)} ago" + _explained(left),
+            f"their holders stopped or hang: check those workers; {WHY} shows the work that waits for each",
             tuple(dict.fromkeys(id for id, _ in left)),
         )
     if _older(facts, facts.oldest_undelivered_at_ms, DELIVERY_GRACE_MS):
@@ -149,15 +162,20 @@ def _waiting(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:
             "run a worker, or start each with `holdfast triggers redeliver`: starting twice is harmless",
             stuck.undelivered,
         )
-    if _older(facts, facts.oldest_ready_batch_at_ms, WORK_GRACE_MS):
+    is_stuck = _older(facts, stuck.stuck_since_ms, STUCK_GRACE_MS)
+    if is_stuck or _older(facts, facts.oldest_ready_batch_at_ms, WORK_GRACE_MS):
         yield Concern(
             "warning",
             "old-work",
             f"{_count(facts.ready_batches, 'batch', 'batches')} of unclaimed work, the oldest ready for "
-            f"{_age(facts, facts.oldest_ready_batch_at_ms)}",
+            f"{_age(facts, facts.oldest_ready_batch_at_ms)}" + _explained(stuck.ready_sessions),
             f"{WHY} says why: start workers for those kinds, or cancel the work",
-            stuck.ready_sessions,
+            tuple(id for id, _ in stuck.ready_sessions),
         )
+
+
+def _explained(items: Sequence[tuple[str, str]]) -> str:
+    return ": " + ", ".join(f"{id!r} ({cause})" for id, cause in items) if items else ""
 
 
 def _older(facts: StoreFacts, since_ms: int | None, grace_ms: int) -> bool:
@@ -202,7 +220,7 @@ def _sqlite(engine: SqliteFacts) -> Iterator[Concern]:
             "warning",
             "log-growth",
             f"the write-ahead log has grown to {engine.log_bytes // MIB} MiB",
-            "a reader that never ends keeps it from being emptied: end long reads, in other programs, too",
+            "a long read prevents its checkpoint: end long reads, also in other programs",
         )
     if engine.file_system in NETWORK_FILE_SYSTEMS:
         yield Concern(
@@ -288,7 +306,7 @@ def _load(engine: PostgresFacts) -> Iterator[Concern]:
             "transaction-ids",
             f"{engine.transaction_ids_used // 1_000_000} million transaction ids are in use of about 2,100 million: "
             "then the server refuses to write",
-            "run VACUUM FREEZE on the database, and find what keeps autovacuum from doing it",
+            "run VACUUM FREEZE on the database, and find out why autovacuum does not",
         )
     if engine.longest_idle_transaction_ms > IDLE_TRANSACTION_MS:
         yield Concern(
@@ -329,14 +347,14 @@ def _log(engine: PostgresFacts) -> Iterator[Concern]:
             "log-growth",
             f"the write-ahead log has grown to {engine.log_bytes // MIB} MiB, and {engine.usual_log_bytes // MIB} are "
             "usual: when the disk is full, the server stops",
-            "look at pg_stat_archiver, wal_keep_size and checkpoints: something keeps it from being recycled",
+            "it is not recycled: check pg_stat_archiver, wal_keep_size and checkpoints",
         )
     if engine.archiving_failed:
         yield Concern(
             "warning",
             "archiving",
             "the last attempt to archive the write-ahead log failed: until one succeeds, the log grows",
-            "see pg_stat_archiver and the server's log, and mend archive_command or archive_library",
+            "see pg_stat_archiver and the server's log, and fix archive_command or archive_library",
         )
 
 

@@ -49,6 +49,7 @@ _STATE_OF: dict[type[ProcessOutcome], TerminalState] = {
 STATES: tuple[TerminalState, ...] = get_args(TerminalState)
 LIGHT_BYTES = 64 * 1024
 """An event that is judged inside the transaction is no larger than this, has no schema and fills no template."""
+LIGHT_SELECTORS = (Payload, Pointer, Present)
 CANCEL_REQUESTED = runs.CANCEL_REQUESTED
 TERMINAL_TYPES: dict[TerminalState, str] = {state: f"process.{state}" for state in STATES}
 
@@ -238,7 +239,7 @@ def is_light(intent: EventIntent, process: Process) -> bool:
     return (
         schemas.is_trivial(declared.schema)
         and len(intent.encoded) <= LIGHT_BYTES
-        and all(selector is None or isinstance(selector, Payload | Pointer | Present) for selector in selectors)
+        and all(selector is None or isinstance(selector, LIGHT_SELECTORS) for selector in selectors)
     )
 
 

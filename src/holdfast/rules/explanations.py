@@ -220,10 +220,11 @@ def _waiting_for_worker(facts: SessionFacts, row: BatchRow) -> Cause:
 
 
 def no_worker(workers: Workers, kind: str, waiting: str = "it") -> str:
-    """Say that no live worker handles a kind."""
+    """Report that no live worker handles a kind."""
     known = sorted({each for one in workers.live for each in one.kinds})
     others = f"the live ones handle {', '.join(known)}" if known else "no worker is alive"
-    return f"{waiting} waits, and no live worker handles kind {kind!r}: {others}. Start one with `holdfast worker`"
+    start = "Start one with `holdfast worker MODULE:NAME`"
+    return f"{waiting} waits, and no live worker handles kind {kind!r}: {others}. {start}"
 
 
 def _dead(facts: SessionFacts) -> Iterator[Cause]:
@@ -283,7 +284,7 @@ def explain_schedule(schedule: Schedule, workers: Workers, *, now_ms: int) -> Ex
         remedy = ("schedules", "resume", schedule.name)
         causes.append(Cause("schedule-paused", "stuck", "it is paused: no tick fires", remedy=remedy))
     elif schedule.next_tick_ms is not None and schedule.next_tick_ms <= now_ms and not workers.live:
-        problem = "a tick is due, and no worker is alive to fire it. Start one with `holdfast worker`"
+        problem = "a tick is due, and no worker is alive to fire it. Start one with `holdfast worker MODULE:NAME`"
         causes.append(Cause("no-worker", "stuck", problem, since_ms=schedule.next_tick_ms))
     else:
         next_at_ms = schedule.next_tick_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from operator import lt
 from typing import NamedTuple, cast
 
 import msgspec
@@ -74,7 +75,7 @@ def _check_node(field: str, value: object, limits: Limits, seed: tuple[str, str]
     node = checks.instance(field, value, Node)
     is_derived = node.id == ""
     if is_derived and seed is None:
-        raise InvalidRequest(f"{field}.id", "is missing: nodes beside the path are known by their ids, so give it one")
+        raise InvalidRequest(f"{field}.id", "is missing: nodes outside the path are known by their ids, so give it one")
     parent: object = node.parent
     return NodeIntent(
         id=derived_id(*seed, index) if is_derived and seed else checks.identifier(f"{field}.id", node.id, limits),
@@ -90,7 +91,7 @@ def _check_node(field: str, value: object, limits: Limits, seed: tuple[str, str]
 
 def check_payload(field: str, value: object, limits: Limits) -> bytes:
     """Return a payload as the bytes to store: a document, or bytes behind a mark."""
-    if not isinstance(value, bytes | bytearray | memoryview):
+    if not isinstance(value, checks.BYTES):
         return checks.document(field, value, limits)
     return codec.encode_bytes(checks.content(field, cast("bytes", value), most=limits.document_bytes))
 
@@ -100,13 +101,13 @@ def payload_of(data: bytes, key: object) -> Document | bytes:
     return codec.decode_value(data, table="nodes", key=key)
 
 
-def content_hash(node: NodeIntent) -> str:
-    """Hash a node's content without its place. Reads the stored bytes: the caller may change its own objects."""
+def content_of(node: NodeIntent) -> list[Document]:
+    """Return a node's content without its place. Reads the stored bytes: the caller may change its own objects."""
     payload = payload_of(node.payload, node.id)
     caused_by = None if node.caused_by is None else codec.decode_document(node.caused_by, table="nodes", key=node.id)
     if isinstance(payload, bytes):
-        return codec.stable_hash([node.kind, None, node.frame_id, caused_by, codec.digest(payload)])
-    return codec.stable_hash([node.kind, payload, node.frame_id, caused_by])
+        return [node.kind, None, node.frame_id, caused_by, codec.digest(payload)]
+    return [node.kind, payload, node.frame_id, caused_by]
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -123,8 +124,9 @@ def _attach(intents: Sequence[NodeIntent], stored: Mapping[str, NodeRow]) -> lis
     A node without a parent follows the one before it in the delta. The first node follows the head's leaf, and so does
     a node whose predecessor descends from it.
     """
-    if not any(isinstance(intent.parent, UnsetType) for intent in intents):
-        return [intent.parent for intent in intents]
+    given = [intent.parent for intent in intents]
+    if UNSET not in given:
+        return given
     upwards: dict[str, str] = {}
 
     def highest(node_id: str) -> str:
@@ -171,10 +173,10 @@ def chained(
     A node without a parent has the one that `_attach` gives it; nodes that follow the head's leaf get `first_parent`.
     """
     parents = [first_parent if isinstance(one, UnsetType) else one for one in _attach(intents, stored)]
-    placed = {
-        intent.id: Placed(index, intent, parent)
-        for index, (intent, parent) in enumerate(zip(intents, parents, strict=True))
-    }
+    placed = {intent.id: Placed(index, intent, parents[index]) for index, intent in enumerate(intents)}
+    places = [-1 if parent is None or parent not in placed else placed[parent].index for parent in parents]
+    if all(map(lt, places, range(len(intents)))):
+        return list(placed.values())
     order: dict[str, Placed] = {}
     for one in placed.values():
         climbed: dict[str, Placed] = {}
@@ -275,11 +277,11 @@ def further_ids(
 
     These are the head's leaf, if a new node follows it, and the parents of tombstoned nodes that are sent again.
     """
-    hidden = (stored[intent.id] for intent in intents if intent.id in stored)
-    rests_on = {row.parent_id for row in hidden if row.mark == TOMBSTONED and row.parent_id is not None}
-    if leaf is not None and follows_head(intents, stored):
+    known = [stored[intent.id] for intent in intents if intent.id in stored]
+    rests_on = {row.parent_id for row in known if row.mark == TOMBSTONED and row.parent_id is not None}
+    if leaf is not None and leaf[1] not in stored and follows_head(intents, stored):
         rests_on.add(leaf[1])
-    return tuple(sorted(rests_on - stored.keys()))
+    return tuple(sorted(rests_on - stored.keys())) if rests_on else ()
 
 
 def place_nodes(  # noqa: PLR0913 - a placement rests on as many facts
@@ -392,7 +394,7 @@ def require_leaf(field: str, leaf: str, keys: Mapping[str, int], stored: Mapping
 
 
 def _same_node(intent: NodeIntent, row: NodeRow) -> bool:
-    """Return True if a node equals a stored one in everything but the time, which a retry may set anew.
+    """Return True if a node equals a stored one in everything but the time, which a retry may change.
 
     A vacuumed node equals none. A parent that was left out equals any.
     """
@@ -429,26 +431,26 @@ def node_of(row: NodeRow) -> Node:
 
     So is a parent that is not older than the node: parents come before their children, and a graph has no cycles.
     """
-    if row.parent_key is not None and row.parent_key >= row.node_key:
-        raise Corrupt("nodes", str(row.node_key), f"its parent {row.parent_key} is not older than itself")
-    if row.parent_key is not None and row.parent_id is None:
-        raise Corrupt("nodes", str(row.node_key), "its parent is missing")
+    if row.parent_key is not None:
+        if row.parent_key >= row.node_key:
+            raise Corrupt("nodes", str(row.node_key), f"its parent {row.parent_key} is not older than itself")
+        if row.parent_id is None:
+            raise Corrupt("nodes", str(row.node_key), "its parent is missing")
+    cause = row.caused_by
     return Node(
-        id=row.node_id,
-        parent=row.parent_id,
-        kind=row.kind,
-        payload=payload_of(row.payload, row.node_key),
-        frame_id=row.frame_id,
-        caused_by=None
-        if row.caused_by is None
-        else codec.decode_document(row.caused_by, table="nodes", key=row.node_key),
-        created_at_ms=row.created_at_ms,
+        row.node_id,
+        row.parent_id,
+        row.kind,
+        codec.decode_value(row.payload, table="nodes", key=row.node_key),
+        row.frame_id,
+        None if cause is None else codec.decode_document(cause, table="nodes", key=row.node_key),
+        row.created_at_ms,
     )
 
 
 def graph_of(rows: Iterable[NodeRow], leaf: str | None) -> Graph:
     """Return the graph that the rows make."""
-    return Graph(tuple(node_of(row) for row in rows), leaf)
+    return Graph(tuple(map(node_of, rows)), leaf)
 
 
 def leaf_of(row: RevisionRow | None) -> tuple[int, str] | None:

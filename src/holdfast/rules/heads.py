@@ -1,7 +1,7 @@
-"""Decisions that rest on a session's head: a revision that a call names, and nodes that are planned on a head.
+"""Decisions about a session's head: the revision that a call expects, and nodes that are planned on a head.
 
-Nodes beside the path are planned without knowing the stored ones: their ids are new, and their parents can be read. The
-database proves both, or declines, and the rule judges by facts.
+Nodes outside the path are planned without reading the stored ones: their ids must be new, and their parents readable.
+The database verifies both, or declines, and the rule decides by facts.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import add
 from typing import NamedTuple
 
 from holdfast.errors import Corrupt, InvalidRequest
@@ -64,19 +65,19 @@ def counters(spent: Sequence[Usage], ledger: Sequence[UsageRow], revision: int) 
     counted = {(row.source, row.model): row for row in ledger}
     for index, usage in enumerate(spent):
         before = counted.get((usage.source, usage.model))
-        if before is not None and any(
-            a + b > LARGEST_INTEGER for a, b in zip(counts_of(before), counts_of(usage), strict=True)
-        ):
+        if before is not None and max(map(add, counts_of(before), counts_of(usage))) > LARGEST_INTEGER:
             raise InvalidRequest(f"usage[{index}]", f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
     return tuple(
-        UsageRow(usage.source, usage.model, *counts_of(usage), place=revision * USAGE_PLACES + index)
-        for index, usage in enumerate(spent)
+        [
+            UsageRow(usage.source, usage.model, *counts_of(usage), place=revision * USAGE_PLACES + index)
+            for index, usage in enumerate(spent)
+        ]
     )
 
 
 def total(before: int, spent: Iterable[Usage | Spent | UsageRow]) -> int:
     """Return all tokens that were ever counted, modulo `TOTALS`."""
-    return (before + sum(sum(counts_of(one)) for one in spent)) % TOTALS
+    return (before + sum([sum(counts_of(one)) for one in spent])) % TOTALS
 
 
 def ledger_of(

@@ -77,7 +77,7 @@ def taken(state: LimitState, slot: SlotRow) -> tuple[int, int]:
 
 
 def slot_of(row: BatchRow) -> SlotRow:
-    """Return the slot of the claim that a batch bears."""
+    """Return the slot of the claim that a batch carries."""
     return SlotRow(row.kind, row.limit_key or "", row.session_key, row.claim_id or "", row.claim_expires_at_ms or 0)
 
 

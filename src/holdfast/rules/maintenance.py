@@ -57,7 +57,7 @@ def names_successor(row: ProcessRow) -> bool:
 def is_over(last: ProcessRow | None, until_ms: int) -> bool:
     """Return True if the runs that continued as this last one may be forgotten: it ended by then, or it is gone.
 
-    Until then each of them is kept. Its id leads to the last one, and must not be started anew beside it.
+    Until then each of them is kept. Its id leads to the last one, and must not be started again.
     """
     return last is None or (last.status != "running" and last.updated_at_ms <= until_ms)
 

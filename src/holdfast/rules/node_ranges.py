@@ -1,4 +1,4 @@
-"""Stretches of a view: the places where nodes must be stored, so that a lost node is not taken for a tombstone."""
+"""Stretches of a view: the places where nodes must be stored, so that a lost node is not mistaken for a tombstone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def place_in(field: str, epoch: int, place: tuple[K, int]) -> K:
     if listed_epoch != epoch:
         raise InvalidRequest(
             field,
-            "is a place in a graph that was replaced since: list the nodes anew, or give `at` to keep to a revision",
+            "is a place in a graph that was replaced since: list the nodes again, or give `at` to keep to a revision",
         )
     return node
 

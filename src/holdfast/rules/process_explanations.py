@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from shlex import quote
 from types import MappingProxyType
 
 import msgspec
@@ -93,21 +94,21 @@ def _is_due(process: Process, now_ms: int) -> bool:
 
 def _ended(process: Process, retried_as: str | None) -> Cause:
     """Explain an end, which is final: a retry is a new run."""
-    outcome, since_ms, goes_on = process.outcome, process.updated_at_ms, process.continued_as
+    outcome, since_ms, successor = process.outcome, process.updated_at_ms, process.continued_as
     if retried_as is not None:
         problem = f"it ended as {process.status}, and was retried as run {retried_as!r}"
         return Cause("retried", "idle", problem, retried_as, since_ms, remedy=("why", retried_as))
-    if goes_on is not None:
+    if successor is not None:
         return Cause(
-            "continued", "idle", f"it continues as run {goes_on!r}", goes_on, since_ms, remedy=("why", goes_on)
+            "continued", "idle", f"it continues as run {successor!r}", successor, since_ms, remedy=("why", successor)
         )
     remedy = ("processes", "retry", process.id) if process.is_retryable else ()
-    anew = "a retry is a new run with its recorded steps" if remedy else "start it anew under another id"
+    anew = "a retry is a new run with its recorded steps" if remedy else "start it again under another id"
     if isinstance(outcome, Failed):
         problem = f"it failed, and its end is final: {anew}"
         return Cause("failed", "stuck", problem, None, since_ms, None, outcome.message, remedy=remedy)
     if isinstance(outcome, Abandoned):
-        problem = f"its worker died, its effects are unknown, and it must not run twice: look at them first; {anew}"
+        problem = f"its worker died, its effects are unknown, and it must not run twice: check them first; {anew}"
         return Cause("abandoned", "stuck", problem, None, since_ms, None, outcome.message, remedy=remedy)
     return Cause(process.status, "idle", f"it has ended: {process.status}", None, since_ms, remedy=remedy)
 
@@ -199,9 +200,10 @@ def _sleeping(process: Process) -> Cause:
         return Cause(
             "code-changed",
             "stuck",
-            "it is held: its handler does not ask for what it has recorded. If the code has changed, deploy the code "
+            "it is held: its handler does not match its recorded steps. If the code has changed, deploy the code "
             "that it began with, or register the changed handler under a new version. If not, the handler is not "
-            f"deterministic: mend it. `holdfast runs replay {process.id} --app MODULE:WORKER` names each difference",
+            f"deterministic: mend it. `holdfast runs replay {quote(process.id)} --app MODULE:WORKER` names each "
+            "difference",
             since_ms=process.updated_at_ms,
             error=process.last_error,
             next="a worker tries it again, and continues it if the code fits",

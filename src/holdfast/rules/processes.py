@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, Final, TypeVar, cast, get_args
 
 import msgspec
 
@@ -243,12 +243,17 @@ def same_registration(registered: Registered, existing: ProcessRow) -> ProcessRo
 def _differing(registered: Registered, existing: Process) -> str:
     """Return the fields that differ: those of a run by the names that its start gives them."""
     fields = ["input", "identity", "event_types", "provenance", "env_ref", "wake_target", "recovery"]
-    differs = [name for name in fields if getattr(registered, name) != getattr(existing, name)]
+    differs = [name for name in fields if _differs(getattr(registered, name), getattr(existing, name))]
     new, old = registered.input, existing.input
-    if isinstance(new, Run) and isinstance(old, Run) and new != old:
-        of_run = [name for name in ("kind", "version", "args") if getattr(new, name) != getattr(old, name)]
+    if isinstance(new, Run) and isinstance(old, Run) and "input" in differs:
+        of_run = [name for name in ("kind", "version", "args") if _differs(getattr(new, name), getattr(old, name))]
         differs = of_run + [name for name in differs if name not in ("input", "identity")]
     return ", ".join(differs) or "its fields"
+
+
+def _differs(one: object, other: object) -> bool:
+    """Return whether two values differ as documents, in which True is not 1."""
+    return codec.encode_canonical(one) != codec.encode_canonical(other)
 
 
 def new_process(registered: Registered, *, now_ms: int, due_at_ms: int | None = None) -> ProcessRow:
@@ -290,6 +295,10 @@ def definition_hash(definition: Document | None) -> str | None:
 # The row.
 
 
+_WAITS: Final[Any] = SignalWait | SeveralWaits
+_OUTCOMES: Final[Any] = ProcessOutcome
+
+
 def process_of(row: ProcessRow) -> Process:
     """Return the process of a row."""
     key = row.process_id
@@ -297,8 +306,8 @@ def process_of(row: ProcessRow) -> Process:
     status = _STATUS_OF.get(row.status)
     if status is None:
         raise Corrupt("processes", key, f"status is {row.status!r}")
-    outcome: ProcessOutcome | None = _part(cast("Any", ProcessOutcome), row.outcome, key)
-    wait: SignalWait | SeveralWaits | None = _part(cast("Any", SignalWait | SeveralWaits), row.wait, key)
+    outcome: ProcessOutcome | None = _part(_OUTCOMES, row.outcome, key)
+    wait: SignalWait | SeveralWaits | None = _part(_WAITS, row.wait, key)
     if status != ("running" if outcome is None else events.state_of(outcome)):
         raise Corrupt("processes", key, "status and outcome do not agree")
     return Process(
@@ -395,7 +404,7 @@ def check_waits(field: str, value: object, limits: Limits) -> tuple[RunWait, ...
 
 
 def with_waits(row: ProcessRow, waits: tuple[RunWait, ...]) -> ProcessRow:
-    """Return a process with the list of what it waits for, beside the signal that it may wait for."""
+    """Return a process with the list of its waits, in addition to the signal that it may wait for."""
     if not waits:
         return row
     signal = _part(SignalWait, row.wait, row.process_id)

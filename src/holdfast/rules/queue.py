@@ -107,7 +107,7 @@ def own_draft(draft: WorkDraft) -> BatchIntent:
 
 
 def _check_source_key(field: str, value: object, limits: Limits, *, restores: bool) -> str | None:
-    """Check a source key. That of a wake is the store's own: it proves that the work tells of a process."""
+    """Check a source key. That of a wake is the store's own: it proves that the work is about a process."""
     key = checks.optional_identifier(field, value, limits)
     if key is not None and key.startswith(WAKE_PREFIX) and not restores:
         raise InvalidRequest(field, f"begins with {WAKE_PREFIX!r}, which names wakes of processes: use another key")
@@ -247,7 +247,7 @@ def is_in_progress(row: BatchRow) -> bool:
 
 
 def interrupted(row: BatchRow, reason: str, *, now_ms: int) -> BatchRow:
-    """Return the batch of a turn that a person ended. It keeps its claim, which proves nothing any more."""
+    """Return the batch of a turn that a person ended. It keeps its claim, which no longer proves anything."""
     return msgspec.structs.replace(settled(row, "interrupted", now_ms=now_ms), last_error=reason)
 
 

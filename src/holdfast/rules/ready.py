@@ -22,7 +22,7 @@ def ready_row(
 ) -> ReadyRow | None:
     """Return the row that a session has now, None if it has no unsettled work and is not paused.
 
-    `front` holds the unsettled batches in order: up to the first that is ready, and up to the last that bears a claim.
+    `front` holds the unsettled batches in order: up to the first that is ready, and the last with a claim.
     `is_full` says that the key of the next batch has no free slot: the session waits for one and offers nothing.
     """
     if not front:

@@ -1,4 +1,4 @@
-"""Accept data of another store only if the rules would have made it at the times that it bears.
+"""Accept data of another store only if the rules would have made it at the times that it carries.
 
 The events of a log run again, one by one, through the rule that appends; a delivery must have the process id that
 follows from its occurrence and its subscription. So nothing can be restored that could not have been written.

@@ -40,7 +40,7 @@ MOST_RUNS = 1_000
 def registration_of(process: Process) -> ProcessRegistration:
     """Return the run that retries this one. Raises `NotRetryable` if it has not ended, or has a result."""
     if not isinstance(process.input, Run):
-        problem = f"process {process.id!r} is not a run, and no worker runs it: register it anew under another id"
+        problem = f"process {process.id!r} is not a run, and no worker runs it: register it again under another id"
         raise InvalidRequest("process_id", problem)
     if not process.is_retryable:
         raise NotRetryable(process.id, process.status, process.continued_as)

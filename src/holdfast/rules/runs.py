@@ -26,7 +26,7 @@ CONTINUED = "run.continued"
 DECLARED = "run.signals"
 """The event type with the names of the signals that the handler of a run takes, None for any. The newest holds."""
 RUN_TYPES = frozenset({"step", "progress", CONTINUED, DECLARED})
-"""Event types that every run has, beside those of its signals."""
+"""Event types that every run has, in addition to its signals."""
 SIGNAL = "signal."
 
 

@@ -29,7 +29,7 @@ ID_ROOM = 64
 """Bytes of an id that the store adds to a schedule's name."""
 
 TARGET_BYTES = MIB
-"""The most bytes of what a tick starts. Every tick writes them anew."""
+"""The most bytes of what a tick starts. Every tick rewrites them."""
 
 REQUESTED = "now:"
 """Begins the idempotency key of a firing that a caller asked for."""
@@ -80,7 +80,7 @@ class Due(msgspec.Struct, frozen=True):
 def check_schedule(
     name: object, cron: object, tz: object, work: WorkDraft | None, run: Run | None, limits: Limits
 ) -> ScheduleIntent:
-    """Check a declaration. Its expression must fire some day."""
+    """Check a declaration. Its expression must fire at some time."""
     checked = checks.identifier("name", name, limits)
     most = limits.id_bytes - ID_ROOM
     if len(checked.encode()) > most:
@@ -197,6 +197,11 @@ def due(row: ScheduleRow, *, now_ms: int) -> Due:
 def failed(row: ScheduleRow, reason: str) -> ScheduleRow:
     """Return the row of a schedule whose tick started nothing."""
     return msgspec.structs.replace(row, failure=reason)
+
+
+def mended(row: ScheduleRow) -> ScheduleRow:
+    """Return the row of a schedule that was fired on request after a tick started nothing."""
+    return msgspec.structs.replace(row, failure=None)
 
 
 def tick_of(row: ScheduleRow, tick_ms: int) -> Tick:

@@ -22,7 +22,7 @@ FEW = 10
 LONG = 600
 """A pattern with more states than this has more than a matcher caches."""
 
-UNKEPT_WORK = 20
+UNCACHED_WORK = 20
 """The work of one character if the state after it is not cached, without the work for the places in it."""
 
 QUICK_WORK = 8
@@ -71,7 +71,7 @@ class PatternCost(msgspec.Struct, frozen=True):
     @property
     def unit_work(self) -> int:
         """The most work of 64 characters of text, if it is matched without backtracking."""
-        return QUICK_WORK if self.going == "quick" else 64 * (UNKEPT_WORK + self.places // 2)
+        return QUICK_WORK if self.going == "quick" else 64 * (UNCACHED_WORK + self.places // 2)
 
 
 def cost_of_pattern(pattern: str) -> PatternCost:

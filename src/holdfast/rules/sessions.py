@@ -282,5 +282,5 @@ def revision_of_node(at: str, session: SessionRow, named: Sequence[NodeRow]) -> 
     if node.session_key != session.session_key:
         raise UnknownRef("at", at, "this node is one of the session that this was forked from: load it there", see)
     if node.revision is None:
-        raise UnknownRef("at", at, "this node was added beside the path, by no turn", see)
+        raise UnknownRef("at", at, "this node was added outside the path, by no turn", see)
     return node.revision

@@ -88,7 +88,7 @@ def _arguments(field: str, value: Document, limits: Limits) -> Document:
     return value
 
 
-class _ToldWake(msgspec.Struct):
+class _WakePayload(msgspec.Struct):
     wake_id: str
     target: Scope
     process_id: str
@@ -97,20 +97,20 @@ class _ToldWake(msgspec.Struct):
     caused_by: Document | None = None
 
 
-class _Told(msgspec.Struct, tag="process_wake"):
-    wake: _ToldWake
+class _WakeMessage(msgspec.Struct, tag="process_wake"):
+    wake: _WakePayload
 
 
 def ended_run(batch: WorkBatch) -> RunEnded | None:
     """Return the run whose end this batch tells, None if it tells something else.
 
-    The payload alone proves nothing: a user may have sent it. A batch that the store made bears the wake's id as its
+    The payload alone proves nothing: a user may have sent it. A batch that the store made carries the wake's id as its
     source key, and is claimed alone, as no message of a user is.
     """
     if batch.slot != "exclusive" or len(batch.items) != 1:
         return None
     try:
-        wake = msgspec.convert(batch.items[0].payload, _Told).wake
+        wake = msgspec.convert(batch.items[0].payload, _WakeMessage).wake
         outcome = msgspec.json.decode(wake.input, type=ProcessOutcome)
     except codec.UNDECODABLE:
         return None

@@ -119,7 +119,7 @@ def values_of(row: StreamRow) -> list[object]:
 
 
 def require_emitter(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: int) -> None:
-    """Raises ClaimLost unless the batch bears this claim, live and by its token. A wider claim is the same claim."""
+    """Raises ClaimLost unless the batch carries this claim, live and by its token. A wider claim is the same claim."""
     proven = any(
         row.claim_id == completion.claim_id
         and row.is_claimed(now_ms)

@@ -104,7 +104,7 @@ def attachment(row: AttachmentRow, owner: SessionRow | None) -> Iterator[Finding
     elif owner is not None and row.family != owner.family:
         yield Finding("attachments", key, f"it is in family {row.family}, its session in {owner.family}")
     if attachments.is_kept_here(row) == (row.stored_in == attachments.CALLER):
-        yield Finding("attachments", key, f"its bytes are stored in {row.stored_in!r}, its uri says otherwise")
+        yield Finding("attachments", key, f"its bytes are stored in {row.stored_in!r}, which contradicts its uri")
     elif row.committed_at_ms is not None and row.stored_in is None:
         yield Finding("attachments", key, "is committed, but its bytes were never stored")
 

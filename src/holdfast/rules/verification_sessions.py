@@ -185,7 +185,7 @@ def ledger(session_key: int, rows: Sequence[UsageRow], spent: Spending, *, first
         elif not any(ledgers.counts_of(row)):
             yield Finding("usage", key, "counts nothing")
         elif (complete or row.place // ledgers.USAGE_PLACES >= first_revision) and row.place != spent.places.get(name):
-            yield Finding("usage", key, "does not stand in the place of its first turn")
+            yield Finding("usage", key, "is not at the place of its first turn")
     if not complete and not spent.wrong and ledgers.total(0, rows) != spent.total:
         yield Finding("usage", str(session_key), "the counters do not add up to what the turns spent")
 
@@ -205,15 +205,15 @@ def node(row: NodeRow, owner: SessionRow | None) -> Iterator[Finding]:
         yield Finding("nodes", key, "is vacuumed, but still has content")
     if row.epoch >= position:
         yield Finding("nodes", key, f"its epoch {row.epoch} begins after it")
-    has_elder = row.parent_key is None or _is_elder(row, row.parent_key)
-    if not has_elder:
+    has_older_parent = row.parent_key is None or _is_older(row, row.parent_key)
+    if not has_older_parent:
         yield Finding("nodes", key, "its parent does not come before it")
     if owner is not None and owner.deleted_at_ms is None:
         if row.epoch > owner.epoch:
             yield Finding("nodes", key, f"its epoch is {row.epoch}, its session's {owner.epoch}")
         if row.revision is not None and not 1 <= row.revision <= owner.revision:
             yield Finding("nodes", key, f"was added by revision {row.revision}, the head is {owner.revision}")
-    graph.node_of(row if has_elder else msgspec.structs.replace(row, parent_key=None))
+    graph.node_of(row if has_older_parent else msgspec.structs.replace(row, parent_key=None))
 
 
 def addition(
@@ -239,7 +239,7 @@ def _is_last(row: NodeRow, following: NodeRow | None) -> bool:
     return following is not None and (following.session_key, following.revision) != places
 
 
-def _is_elder(row: NodeRow, parent_key: int) -> bool:
+def _is_older(row: NodeRow, parent_key: int) -> bool:
     """Return True if a parent is older, and of the same epoch or, in the first epoch, inherited."""
     inherited = parent_key >> POSITION_BITS != row.node_key >> POSITION_BITS
     return parent_key < row.node_key and (row.epoch == 0 if inherited else graph.position_of(parent_key) > row.epoch)

@@ -39,7 +39,7 @@ class Artifacts(FacetBase):
         'main'
         >>> store.artifacts.put("module", "main", b"other code", expected_hash=seen.hash)
         Traceback (most recent call last):
-        holdfast.errors.ArtifactConflict: artifact module/main is not the one that you expected: the stored one has ...
+        holdfast.errors.ArtifactConflict: artifact module/main is not the expected one: the stored one has ...
         """
         checked = self._context.identifier("ref", ref)
         expected = rules.check_hash(expected_hash)

@@ -101,7 +101,9 @@ class SessionAttachments(FacetBase):
                         # Another put stored the bytes in the database meanwhile: those outside are not needed.
                         await self._doom(written)
                     return stored
-            raise Unavailable("the attachment is forgotten as fast as it is put: sweep with a greater age, then retry")
+            raise Unavailable(
+                "a sweep deletes the attachment before it is stored: sweep with a greater age, then retry"
+            )
         except (SessionDeleted, Unavailable):
             if written is not None:
                 await self._doom(written)

@@ -1,4 +1,4 @@
-"""Bind a handle to one session for ever, and to the first incarnation of it that it meets."""
+"""Bind a handle to one session, and to the first incarnation of it that it reads or writes."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class Context(msgspec.Struct, frozen=True):
         return row.attachment_id, await self.computed(_packed, row, data)
 
     async def computed(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a pure call. A heavy one runs beside the event loop."""
+        """Run a pure call. A heavy one runs off the event loop."""
         result, _ = await self.backend.compute(partial(call, *args, **kwargs))
         return result
 

@@ -139,10 +139,10 @@ class Events(FacetBase):
         try:
             return await self._append(process_id, event_type, payload, replay_key=replay_key)
         except AlreadyTerminal as ended:
-            goes_on = await self._goes_on(ended.process_id)
-            raise AlreadyTerminal(ended.process_id, ended.status, f"signal {name!r}", goes_on) from None
+            continued_as = await self._continued_as(ended.process_id)
+            raise AlreadyTerminal(ended.process_id, ended.status, f"signal {name!r}", continued_as) from None
 
-    async def _goes_on(self, process_id: str) -> str | None:
+    async def _continued_as(self, process_id: str) -> str | None:
         """Return the run that an ended one continued as, or None."""
         row = await self._context.backend.read(lambda tx: tx.find_process(process_id))
         return None if row is None else rules.process_of(row).continued_as
@@ -172,8 +172,8 @@ class Events(FacetBase):
         try:
             return await self._append(checked, event_rules.CANCEL_REQUESTED, payload, replay_key=key)
         except AlreadyTerminal as ended:
-            goes_on = await self._goes_on(checked)
-            raise AlreadyTerminal(ended.process_id, ended.status, goes_on=goes_on) from None
+            continued_as = await self._continued_as(checked)
+            raise AlreadyTerminal(ended.process_id, ended.status, continued_as=continued_as) from None
 
     async def after(
         self, process_id: str, after: int | str = 0, *, type: str | None = None, limit: int = checks.DEFAULT_PAGE
@@ -282,7 +282,7 @@ class Events(FacetBase):
                 return
             if not page.items:
                 try:
-                    await self._next(filter, FOLLOW_STRETCH_MS if patience is None else patience, "an event")
+                    await self._next(filter, FOLLOW_WAIT_MS if patience is None else patience, "an event")
                 except WaitTimeout:
                     if patience is not None:
                         return
@@ -329,11 +329,11 @@ async def judged(
         )
         if not isinstance(answer, event_operations.Unjudged):
             return answer
-        # A process registered anew meanwhile has other declarations: then the event is judged once more.
+        # A process registered again meanwhile has other declarations: then the event is judged once more.
         judgement = await context.backend.offload(partial(event_rules.judge, intent, answer.process))
 
 
-FOLLOW_STRETCH_MS = 60_000
+FOLLOW_WAIT_MS = 60_000
 """Longest single wait of a follower without a timeout, so that even a lost notification only delays it."""
 
 

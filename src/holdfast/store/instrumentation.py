@@ -113,7 +113,7 @@ def observing_of(observers: tuple[Observer, ...], backend: object) -> Observing 
 
 
 @contextmanager
-def told_opening(observers: tuple[Observer, ...], system: str) -> Generator[Watched]:
+def observed_opening(observers: tuple[Observer, ...], system: str) -> Generator[Watched]:
     """Report the opening of a store, whose place is known once it is open."""
     observing = Observing(observers, system, "")
     watched = Watched(observing, "store.open", observing.begin("store.open"))
@@ -148,13 +148,13 @@ def _observed(kind: type[Any]) -> type[Any]:
             continue
         parameters = list(inspect.signature(member).parameters)[1:]
         if inspect.isasyncgenfunction(member):
-            members[name] = _told_in_steps(f"{facet}.{name}", member, parameters)
+            members[name] = _observed_in_steps(f"{facet}.{name}", member, parameters)
         elif inspect.iscoroutinefunction(member):
-            members[name] = _told(f"{facet}.{name}", member, parameters)
+            members[name] = _observed_call(f"{facet}.{name}", member, parameters)
     return type(kind.__name__, (kind,), members)
 
 
-def _told(operation: str, method: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+def _observed_call(operation: str, method: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
     @functools.wraps(method)
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         observing: Observing = self._context.observing
@@ -179,7 +179,7 @@ def _told(operation: str, method: Callable[..., Any], names: list[str]) -> Calla
     return call
 
 
-def _told_in_steps(operation: str, method: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+def _observed_in_steps(operation: str, method: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
     @functools.wraps(method)
     async def call(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         observing: Observing = self._context.observing

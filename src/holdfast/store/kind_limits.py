@@ -16,11 +16,11 @@ class KindLimits(FacetBase):
     async def set_limit(
         self, kind: str, *, at_once: int | None = None, per_key: int | None = None, keep: bool = False
     ) -> KindLimit:
-        """Limit the claims of a kind that live at once: all of them, and those of each `key` of the work.
+        """Limit the concurrent claims of a kind: in total, and for each `key` of the work.
 
         The limits are stored, hold for every worker, and are exact. The newest call wins: it replaces both limits.
         With `keep=True`, a limit that is not given stays as it is stored, in the same transaction.
-        Claims that live already count and keep living, also if there are more than a new limit allows. Work without a
+        Existing claims count and continue, even if there are more than a new limit allows. Work without a
         key counts for `at_once` only. At the limit, `claim` and `claim_next` find nothing. `at_once` holds for
         runs of the kind, too: they count apart from its work while a worker holds them, and have no key.
 

@@ -124,7 +124,7 @@ class Maintenance(FacetBase):
     async def collect_garbage(self, *, progress: Callable[[Progress], None] | None = None) -> GarbageReport:
         """Delete blobs and nodes that no head, retained revision, frame or fork reaches, and results of pruned runs.
 
-        A family whose revisions are lost is left alone; `Corrupt` names it once the others are done. `progress` is
+        A family whose revisions are lost is skipped; `Corrupt` names it once the others are done. `progress` is
         called with the families that are done, as in `verify`.
 
         >>> store.maintenance.collect_garbage().deleted_blobs
@@ -187,9 +187,9 @@ class Maintenance(FacetBase):
     async def prune(
         self, policy: RetentionPolicy, *, dry_run: bool = False, max_rows: int | None = None
     ) -> PruneReport:
-        """Forget what the policy allows, in bounded transactions. `max_rows` stops early, and the next call continues.
+        """Delete what the policy allows, in bounded transactions. `max_rows` stops early, and the next call continues.
 
-        A turn id, source key, process id or idempotency key is remembered as long as the row that it made. An ended
+        A turn id, source key, process id or idempotency key is kept as long as its row. An ended
         child run is kept until its parent has read its result, or has ended.
 
         >>> policy = holdfast.RetentionPolicy(keep_revisions=10)
@@ -283,17 +283,22 @@ class Maintenance(FacetBase):
         context.refuse_within("a diagnosis")
         whole = checks.flag("integrity", integrity)
         concerns: list[Concern] = []
+        problems: list[str] = []
         facts = stuck = None
         here = SystemClock()
         began_ms = here.now_ms()
         try:
             facts = await context.backend.read(diagnosis.facts)
             trip_ms = max(0, here.now_ms() - began_ms)
-            stuck = await context.backend.read(diagnosis.stuck)
-            concerns += diagnosis_rules.diagnose(facts, stuck, local_ms=began_ms + trip_ms // 2, trip_ms=trip_ms)
-            problems = await context.backend.read(diagnosis.structures) if whole else []
+            try:
+                stuck = await context.backend.read(diagnosis.stuck)
+            except Corrupt as error:
+                problems.append(error.reason)
+            known = diagnosis_rules.NOTHING if stuck is None else stuck
+            concerns += diagnosis_rules.diagnose(facts, known, local_ms=began_ms + trip_ms // 2, trip_ms=trip_ms)
+            problems += await context.backend.read(diagnosis.structures) if whole else []
         except Corrupt as error:
-            problems = [error.reason]
+            problems.append(error.reason)
         concerns += map(diagnosis_rules.damaged, problems)
         return Diagnosis(diagnosis_rules.by_level(concerns), facts, stuck)
 
@@ -339,8 +344,8 @@ class Maintenance(FacetBase):
     async def verify(self, *, progress: Callable[[Progress], None] | None = None) -> VerifyReport:
         """Read everything and report damage: refs that do not resolve, hashes that do not match, chains with gaps.
 
-        Damage is never raised: an unreadable row is one finding, and the other rows are checked all the same. Writes
-        nothing, and blocks no other caller. Calls `progress` now and then with the rows read so far; it should return
+        Damage is never raised: an unreadable row is one finding, and the other rows are still checked. Writes
+        nothing, and blocks no other caller. Calls `progress` repeatedly with the rows read so far; it should return
         at once, and on PostgreSQL's blocking store it runs in the thread of the store.
 
         >>> store.maintenance.verify().ok

@@ -53,7 +53,7 @@ class PoolQueue(KindLimits):
     ) -> WorkClaim | None:
         """Claim the next work of any session, None if there is nothing to claim.
 
-        Sessions are served by the priority of their next batch, and in turn among equals, however much work each has. A
+        Sessions are served by the priority of their next batch, and in turn among equals, whatever their backlog. A
         session whose next batch is of another kind, of a paused one or over a limit is skipped, and so is a session
         that is paused or under a session lease, whose holder claims with `claim`. None is certain: nothing could be
         claimed when the last lock was taken. A claim ends at 16 MiB of payloads, as with `claim`. `Corrupt` names
@@ -158,7 +158,7 @@ class PoolQueue(KindLimits):
         retry_in_ms: int | None = 0,
         max_attempts: int | None = None,
     ) -> tuple[WorkBatch, ...]:
-        """Give claimed work back after a failure. Return its batches as they are then.
+        """Give claimed work back after a failure. Return its batches in their new state.
 
         A batch keeps its place and is tried again in `retry_in_ms`: until then exclusive claims wait for it, and other
         claims skip it. A batch whose attempts have reached `max_attempts` is dead: settled, so that it blocks no other
@@ -205,7 +205,7 @@ class PoolQueue(KindLimits):
         )
 
     async def retry(self, session_id: str, batch_id: str) -> WorkBatch | None:
-        """Put a dead batch back at its old place, with all its attempts available again. Return it, None if not dead.
+        """Put a dead batch back at its old place, with its attempts reset. Return it, None if not dead.
 
         >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> _ = store.queue.fail(store.queue.claim_next(owner_id="worker-1"), "no answer", retry_in_ms=None)
@@ -235,7 +235,7 @@ class PoolQueue(KindLimits):
         return dropped
 
     async def release(self, session_id: str, batch_id: str) -> tuple[WorkBatch, ...]:
-        """End the claim on a batch without its token, as if its time were over. Return the batches of the claim.
+        """End the claim on a batch without its token, as if it had expired. Return the batches of the claim.
 
         For operators, when the claim's owner hangs or is gone. The attempt counts. Empty if no claim holds the batch.
 

@@ -63,7 +63,7 @@ class Queue(PoolQueue):
         `exclusive=True`, or a session lease, keeps every other claim out of the session's queue while this one lives,
         also one under the same owner id. Its holder adds later work with `holding=claim`: the ready batches join that
         claim, which is returned whole. Settle the returned claim; renewing or giving back either one concerns all its
-        batches. None means that nothing changed, and the old claim stands. With `exclusive=True` or a lease, the held
+        batches. None means that nothing changed, and the old claim is valid. With `exclusive=True` or a lease, the held
         claim also becomes exclusive, even if no work joins it: see `claim.exclusive`.
 
         A claim takes at most `max_batches`, and ends with the batch with which its payloads reach 16 MiB, so that it
@@ -71,7 +71,7 @@ class Queue(PoolQueue):
 
         The default boundary is "idle", or "active_turn_checkpoint" with `holding`: then work that waits for the end of
         the turn does not join. Only work of the claim's own kind joins it, and a batch whose slot is not "join" is
-        claimed alone; either holds back the batches behind it. A claim lives 15 minutes unless it is renewed: choose a
+        claimed alone; either blocks the batches behind it. A claim lasts 15 minutes unless it is renewed: choose a
         shorter `ttl_ms` if a dead worker's work must be free again sooner.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}]))

@@ -19,7 +19,7 @@ from holdfast.rules import checks
 from holdfast.run_chains import is_in_chain, may_be_in_chain
 from holdfast.store.artifacts import Artifacts
 from holdfast.store.context import Context
-from holdfast.store.events import FOLLOW_STRETCH_MS, Events
+from holdfast.store.events import FOLLOW_WAIT_MS, Events
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class RunHandle:
         allowed_ms = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
         deadline_s = None if allowed_ms is None else time.monotonic() + allowed_ms / 1000
         while True:
-            left_ms = FOLLOW_STRETCH_MS if deadline_s is None else int(1000 * (deadline_s - time.monotonic()))
+            left_ms = FOLLOW_WAIT_MS if deadline_s is None else int(1000 * (deadline_s - time.monotonic()))
             id = await self.newest_id()
             try:
                 outcome = await self._processes.wait(id, timeout_ms=max(0, left_ms))
@@ -143,8 +143,10 @@ class RunHandle:
                 return id
             id = process.continued_as
 
-    async def follow(self, after: int | str = 0, *, timeout_ms: int | None = None) -> AsyncIterator[ProcessEvent]:
-        """Yield every event after a cursor as it comes, each once, and end after the last event of the run.
+    async def follow(
+        self, after: int | str | None = None, *, timeout_ms: int | None = None
+    ) -> AsyncIterator[ProcessEvent]:
+        """Yield every event after a cursor (None: all) as it comes, each once, and end after the last event of the run.
 
         A cursor is `event.cursor` of the last event that was seen: a reader that reconnects continues there. Raises
         `InvalidRequest` for a cursor of another run, unless one of the two continues or retries the other.
@@ -155,7 +157,8 @@ class RunHandle:
         >>> [event.type for event in run.follow()], [event.type for event in run.follow("1@run-1")]
         (['progress', 'process.completed'], ['process.completed'])
         """
-        id, sequence = (self.id, after) if isinstance(after, int) else _parsed(after)
+        begin = 0 if after is None else after
+        id, sequence = (self.id, begin) if isinstance(begin, int) else _parsed(begin)
         if id != self.id:
             await self._require_own(id)
         while True:

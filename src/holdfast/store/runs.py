@@ -263,7 +263,7 @@ class RunProcesses(FacetBase):
 
         `seen` is the sequence of the last event that the caller has read. If the log continues after it, the run is due
         at once, so that no signal is missed. A request to cancel wakes the run, too. The attempts count from 0 again.
-        `LeaseLost` if the lease is not held any more. `waits` tells people what it waits for, if that is more than
+        `LeaseLost` if the lease is no longer held. `waits` tells people what it waits for, if that is more than
         `due_at_ms` and `wait` say, and wakes nothing.
 
         With an `error` the run is held until `due_at_ms`: this worker cannot run it, and another may. Neither this
@@ -296,7 +296,7 @@ class RunProcesses(FacetBase):
     async def retry_later(self, lease: Lease, error: str, *, retry_in_ms: int) -> Process:
         """Give a run's lease back after a failed attempt: it is due again in `retry_in_ms`, and keeps the error.
 
-        `LeaseLost` if the lease is not held any more. To give a run back without a failure, use `leases.release`: that
+        `LeaseLost` if the lease is no longer held. To give a run back without a failure, use `leases.release`: that
         attempt does not count.
 
         >>> _ = store.processes.start("research", id="run-1")

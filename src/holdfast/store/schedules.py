@@ -81,7 +81,7 @@ class Schedules(FacetBase):
         return await self._context.backend.write(lambda tx: operations.resume(tx, checked))
 
     async def run_now(self, name: str, *, idempotency_key: str | None = None) -> Firing:
-        """Fire a schedule at once, also a paused one. Its own ticks stay as they are.
+        """Fire a schedule at once, also a paused one. Its own ticks stay as they are; a failure of the last is over.
 
         With a key, it fires once, however often it is asked for; the answer is then that of the first call.
 

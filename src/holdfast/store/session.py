@@ -3,45 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Literal, TypeGuard, TypeVar, Unpack
 
-from holdfast.errors import InvalidRequest, LeaseHeld, SessionBindingConflict, WaitTimeout
+from holdfast.errors import InvalidRequest, SessionBindingConflict
 from holdfast.operations import attachments, commits, queue, sessions
-from holdfast.operations.ready import queue_topic
 from holdfast.ports import Operation, OperationFlags, Transaction
 from holdfast.ports.queries import GroupQuery, PrefetchQuery, ViewQuery
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
 from holdfast.records.common import Document, Page
 from holdfast.records.graph import ActivePath, Append, FullGraph, IdRange, Node, ReadScope
-from holdfast.records.leases import OnSession
 from holdfast.records.limits import Limits
 from holdfast.records.queue import TURN, Delivery, MergeKey, Slot, WorkBatch, WorkClaim, WorkDraft
 from holdfast.records.sessions import SessionMeta
-from holdfast.rows import RevisionRow, SessionRow
-from holdfast.rules import checks, node_ranges, tombstones
+from holdfast.rows import SessionRow
+from holdfast.rules import checks, claims, node_ranges, tombstones
 from holdfast.rules import commits as commit_rules
 from holdfast.rules import graph as graph_rules
 from holdfast.rules import labels as label_rules
-from holdfast.rules import leases as lease_rules
 from holdfast.rules import sessions as rules
 from holdfast.store.artifacts import Artifacts
 from holdfast.store.attachments import SessionAttachments
 from holdfast.store.context import Context
 from holdfast.store.queue import Queue, enqueued
-from holdfast.store.session_control import SessionControl
+from holdfast.store.session_control import TURN_WAIT_MS, SessionControl
 from holdfast.store.streaming import Emitter
 from holdfast.store.turn import Turn
 
 T = TypeVar("T")
 
-TURN_STRETCH_MS = 60_000
-APPEND_WAIT_MS = 5_000
-"""Time for a worker's turn to end before an append is refused."""
-TURN_ADVICE = (
-    "a worker runs a turn of it; send the message with session.enqueue, and the next turn gets it, or use turn.add in "
-    "the handler itself"
-)
+BIND_WAIT_MS = 60_000
 
 
 class Session(SessionControl):
@@ -60,8 +50,8 @@ class Session(SessionControl):
         """The session that the handle is bound to, None while it is unbound."""
         return self._binding.session_id
 
-    async def _write(self, operation: Operation[tuple[SessionRow | None, T]], **promises: Unpack[OperationFlags]) -> T:
-        row, result = await self._context.backend.write(operation, **promises)
+    async def _write(self, operation: Operation[tuple[SessionRow | None, T]], **flags: Unpack[OperationFlags]) -> T:
+        row, result = await self._context.backend.write(operation, **flags)
         self._binding.learn(row)
         return result
 
@@ -101,7 +91,7 @@ class Session(SessionControl):
     async def set_labels(self, labels: Mapping[str, str | None]) -> dict[str, str]:
         """Change some of the session's labels, and return all of them. None removes one; the others stay.
 
-        Raises UnknownSession if the session was never made. `Limits` bounds their number and their length.
+        Raises UnknownSession if the session was never created. `Limits` bounds their number and their length.
 
         >>> session = store.sessions.create("chat-42", labels={"user": "u1", "draft": "yes"})
         >>> session.set_labels({"draft": None, "project": "home"})
@@ -240,7 +230,7 @@ class Session(SessionControl):
         call = object()
         try:
             while (turn := self._binding.take_turn(call)) is not None:
-                await self._context.backend.pause(turn, TURN_STRETCH_MS)
+                await self._context.backend.pause(turn, BIND_WAIT_MS)
             return await self._commit(given)
         finally:
             if self._binding.committer is call:
@@ -285,12 +275,22 @@ class Session(SessionControl):
                 self._binding.unbind()
             raise
 
-    def turn(self, turn_id: str | None = None, *, last: int | None = None, claim: WorkClaim | None = None) -> Turn:
+    def turn(
+        self,
+        turn_id: str | None = None,
+        *,
+        last: int | None = None,
+        claim: WorkClaim | None = None,
+        wait_ms: int = TURN_WAIT_MS,
+    ) -> Turn:
         """Run one turn as a block: read the conversation, add to it, and commit everything at the block's end.
 
-        An exception in the block commits nothing. A turn of this id that was committed before is `replayed`: it shows
+        If the block raises, nothing is committed. A turn of this id that was committed before is `replayed`: it shows
         what it left, and takes nothing more. `HeadConflict` at the end says that another turn came first; run the block
         again. `last` limits `turn.messages` to the newest ones.
+
+        While a worker runs a turn of the session, wait `wait_ms` for that turn to end, then raise `LeaseHeld`, as
+        `append` does.
 
         With a `claim` on the session's queue, the commit settles it and `turn.input` is its first payload. The turn id
         is then the id of its first batch, unless one is given: work that is claimed again after a crash is one turn.
@@ -316,12 +316,15 @@ class Session(SessionControl):
         # Its nodes are named after it.
         checks.identifier("turn_id", f"{checked}/{limits.commit_nodes}", limits)
         newest = checks.optional_whole("last", last)
-        query = ViewQuery(address[0], newest, checked)
+        allowed_ms = checks.timeout("wait_ms", wait_ms)
+        query = ViewQuery(address[0], newest, checked, with_claims=held is None)
 
-        async def load() -> tuple[SessionView | None, RevisionRow | None]:
-            return await self._read(
-                lambda tx: sessions.load_turn(tx, self._binding.address(), checked, newest, limits.load_bytes),
-                view=query,
+        async def load() -> queue.TurnStart:
+            asked = (self._binding.address(), checked, newest, limits.load_bytes)
+            if held is not None:
+                return await self._read(lambda tx: sessions.load_turn(tx, *asked), view=query)
+            return await self._until_free(
+                lambda: self._read(lambda tx: queue.begin_turn(tx, *asked), view=query), allowed_ms
             )
 
         async def widen(held: WorkClaim) -> WorkClaim | None:
@@ -333,12 +336,12 @@ class Session(SessionControl):
         return Turn(self, checked, held, load, widen, Emitter(self._context, checked), artifacts=artifacts)
 
     async def append(
-        self, *payloads: Document, turn_id: str | None = None, wait_ms: int = APPEND_WAIT_MS
+        self, *payloads: Document, turn_id: str | None = None, wait_ms: int = TURN_WAIT_MS
     ) -> CommitReceipt:
-        """Append messages to the conversation, whatever came before. Idempotent with a turn id.
+        """Append messages to the conversation, whatever its head is. Idempotent with a turn id.
 
-        While a worker runs a turn of the session, its head is the worker's: wait `wait_ms` for the turn to end, then
-        raise `LeaseHeld`. To send a message to a session with a worker, use `enqueue`.
+        While a worker runs a turn of the session, the append waits up to `wait_ms` for its end, and then
+        raises `LeaseHeld`. To send a message to a session with a worker, use `enqueue`.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.append({"role": "user", "content": "hi"}, turn_id="message-1").revision
@@ -352,25 +355,13 @@ class Session(SessionControl):
         checks.optional_identifier("turn_id", turn_id, limits)
         allowed_ms = checks.timeout("wait_ms", wait_ms)
         await self._context.computed(_check_payloads, payloads, limits)
-        await self._wait_for_turn(turn_id, allowed_ms)
-        return await self._accept(Commit(turn_id=turn_id, graph=Append([Node(payload=one) for one in payloads])))
-
-    async def _wait_for_turn(self, turn_id: str | None, wait_ms: int) -> None:
-        """Wait until no exclusive claim holds the session. Raises `LeaseHeld` when the time is up."""
         address = self._binding.address()
-        claim: tuple[str, int, int] | None = None
 
-        async def look() -> tuple[bool | None, int | None]:
-            nonlocal claim
-            claim = await self._context.backend.read(lambda tx: queue.claimed_exclusively(tx, address, turn_id))
-            return (True, None) if claim is None else (None, claim[2])
+        async def look() -> tuple[None, claims.ExclusiveClaim | None]:
+            return None, await self._context.backend.read(lambda tx: queue.claimed_exclusively(tx, address, turn_id))
 
-        await look()
-        if claim is not None and not self._context.enclosing:
-            with suppress(WaitTimeout):
-                await self._context.wait_until(queue_topic(address[0]), look, wait_ms, "the end of a turn")
-        if claim is not None:
-            raise LeaseHeld(lease_rules.describe(OnSession(address[0])), claim[0], claim[1], TURN_ADVICE)
+        await self._until_free(look, allowed_ms)
+        return await self._accept(Commit(turn_id=turn_id, graph=Append([Node(payload=one) for one in payloads])))
 
     async def enqueue(
         self,
@@ -425,7 +416,7 @@ class Session(SessionControl):
     async def add_nodes(
         self, nodes: Sequence[Node], *, on_conflict: Literal["refuse", "keep"] = "refuse"
     ) -> NodesReceipt:
-        """Add nodes beside the path. Makes no revision and does not move the head. Idempotent by id.
+        """Add nodes outside the path. Makes no revision and does not move the head. Idempotent by id.
 
         Each node needs an id. Without a parent it follows the one before it, and the first follows the head's leaf. A
         tombstoned node that is sent again stays hidden. A stored node with other content under the same id is

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.errors import Unavailable
+from holdfast.errors import LeaseHeld, Unavailable, WaitTimeout
 from holdfast.interrupts import raised_by_handler
 from holdfast.operations import limits, settlement
 from holdfast.operations import streams as stream_operations
 from holdfast.operations.ready import queue_topic
+from holdfast.records.leases import OnSession
 from holdfast.records.queue import WorkBatch
 from holdfast.records.streams import StreamItem
-from holdfast.rules import checks
+from holdfast.rules import checks, claims
+from holdfast.rules import leases as lease_rules
 from holdfast.rules import streams as stream_rules
 from holdfast.store.binding import Binding
 from holdfast.store.context import Context
@@ -22,10 +24,18 @@ from holdfast.store.context import Context
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+T = TypeVar("T")
+
 INTERRUPTED = "interrupted"
 """The reason of an interrupt that gives none."""
 LOOK_AGAIN_MS = 1_000
 """Longest time until a follower sees a turn that no worker committed: such a commit sends no notification."""
+TURN_WAIT_MS = 5_000
+"""Time for a worker's turn to end before an append, or a turn of another caller, is refused."""
+TURN_ADVICE = (
+    "a worker runs a turn of it; send the message with session.enqueue, and the next turn gets it, or use turn.add in "
+    "the handler itself"
+)
 
 
 class SessionControl:
@@ -34,10 +44,29 @@ class SessionControl:
     _context: Context
     _binding: Binding
 
-    async def pause(self) -> bool:
-        """Let nothing in the session's queue be claimed until `resume`. Return False if it is paused already.
+    async def _until_free(
+        self, ask: Callable[[], Awaitable[tuple[T, claims.ExclusiveClaim | None]]], wait_ms: int
+    ) -> T:
+        """Ask until no exclusive claim holds the session. Raises `LeaseHeld` when the time is up."""
+        answer, claim = await ask()
 
-        A live claim continues, and work can still be enqueued. Raises `UnknownSession` if there is no such session.
+        async def look() -> tuple[bool | None, int | None]:
+            nonlocal answer, claim
+            answer, claim = await ask()
+            return (True, None) if claim is None else (None, claim[2])
+
+        session_id = self._binding.address()[0]
+        if claim is not None and not self._context.enclosing:
+            with suppress(WaitTimeout):
+                await self._context.wait_until(queue_topic(session_id), look, wait_ms, "the end of a turn")
+        if claim is not None:
+            raise LeaseHeld(lease_rules.describe(OnSession(session_id)), claim[0], claim[1], TURN_ADVICE)
+        return answer
+
+    async def pause(self) -> bool:
+        """Stop claims of the session's queue until `resume`. Return False if it is paused already.
+
+        Live claims continue, and work can still be enqueued. Raises `UnknownSession` if there is no such session.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.pause()
@@ -70,7 +99,7 @@ class SessionControl:
         """Stop the turn in progress, on any host. Return the batches that it answered, now `interrupted`.
 
         Returns an empty tuple if no turn is in progress. The batches are settled at once, so that no retry answers
-        them again; `reason` is their `last_error`. The turn's claim is lost: its commit is refused, and a worker
+        them; `reason` is their `last_error`. The turn's claim is lost: its commit is refused, and the worker
         cancels the handler within a second. A handler that calls `turn.keep()` then still stores what it added, before
         the next turn of the session begins. Messages that wait behind the turn stay, and jobs continue.
 
@@ -98,12 +127,12 @@ class SessionControl:
     async def follow(
         self, after: str | int | None = None, *, timeout_ms: int | None = None
     ) -> AsyncIterator[StreamItem]:
-        """Yield what the session's turns emit and commit, as it comes and each once. Continues after the last turn.
+        """Yield what the session's turns emit and commit, each once, as it happens. Does not end with a turn.
 
         Begins now, with the values that the turn in progress has emitted so far. To continue where another follower
         stopped, such as a browser that reconnects, pass the `cursor` of the last item that it saw. To miss no turn
-        since a view was loaded, pass its revision. `StreamVoid` says that the deltas of a turn do not count any more;
-        `StreamCommit` has the messages that replace them. With `timeout_ms`, ends when nothing comes for that long.
+        since a view was loaded, pass its revision. `StreamVoid` says that earlier deltas of a turn are invalid;
+        `StreamCommit` has the messages that replace them. With `timeout_ms`, ends when nothing happens for that long.
         Raises `InvalidRequest` for a place in another session: one that was deleted and created again is another one.
 
         >>> session = store.sessions.create("chat-42")
@@ -113,7 +142,7 @@ class SessionControl:
         """
         address = self._binding.address()
         place = stream_rules.check_place(after)
-        patience_ms = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
+        wait_limit_ms = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
         waited_since_s = time.monotonic()
         while True:
             change = self._watch(address[0])
@@ -126,8 +155,8 @@ class SessionControl:
                     waited_since_s = time.monotonic()
                     continue
                 pause_ms = LOOK_AGAIN_MS
-                if patience_ms is not None:
-                    left_ms = patience_ms - int((time.monotonic() - waited_since_s) * 1000)
+                if wait_limit_ms is not None:
+                    left_ms = wait_limit_ms - int((time.monotonic() - waited_since_s) * 1000)
                     if left_ms <= 0:
                         return
                     pause_ms = min(pause_ms, left_ms)

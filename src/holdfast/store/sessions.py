@@ -36,7 +36,7 @@ LISTINGS: Final[dict[SessionOrder, tuple[str, list[type]]]] = {
     "changed": ("changed sessions", [int, int]),
     "newest": ("newest sessions", [int, int]),
 }
-"""For each order the name that its cursors bear, and the types of a place."""
+"""For each order the name that its cursors carry, and the types of a place."""
 
 
 class Sessions(FacetBase):
@@ -58,9 +58,10 @@ class Sessions(FacetBase):
     ) -> Session:
         """Return a handle on the session, created now if it is absent. Existing metadata is never overwritten.
 
-        An id that was deleted starts anew; handles of the deleted session stay dead. `SessionDeleted` if the `relation`
-        of a new session names a deleted parent. `labels` are small texts by which sessions are listed;
-        `session.set_labels` changes them.
+        An id that was deleted starts a new incarnation; handles of the deleted session stay dead. `SessionDeleted` if
+        the `relation` of a new session names a deleted parent. A parent that never existed is accepted: it may be
+        created, imported or moved here later. Sessions can be listed by their `labels`; `session.set_labels` changes
+        them.
 
         >>> session = store.sessions.create("chat-42", name="First steps", owner="ada", labels={"project": "home"})
         >>> session.meta().name, session.meta().labels
@@ -183,7 +184,7 @@ class Sessions(FacetBase):
         inherited: the fork has the name, owner and labels that are given here.
 
         `commit` is the fork's first turn, in the same transaction: if it is refused, there is no fork. With a turn
-        id, the same call again returns a handle on the fork that it made; without one it is `SessionExists`, as for
+        id, repeating the call returns a handle on the same fork; without one it is `SessionExists`, as for
         a fork alone. The turn sent again by `fork.commit` returns its receipt.
 
         >>> draft = holdfast.Append([holdfast.Node("n1"), holdfast.Node("n2", parent="n1")], leaf="n2")
@@ -252,9 +253,9 @@ class Sessions(FacetBase):
         """Erase a session, its queue, its grants and its subscriptions. Processes continue, and orphans are reported.
 
         With `expected_revision`, a session whose head is at another revision is `HeadConflict`, and nothing is erased.
-        Nodes beside the path (`add_nodes`) make no revision. A session that is gone already is not a conflict.
+        Nodes outside the path (`add_nodes`) make no revision. A session that is deleted already is not a conflict.
 
-        With `tree`, its descendants go with it in the same transaction: the sessions whose relation names it as
+        With `tree`, its descendants are erased in the same transaction: the sessions whose relation names it as
         their parent, forks included, those that name one of these, and so on. A child or a fork that is created at the
         same time goes, too, or is refused. More sessions than `Limits.tree_sessions` are `InvalidRequest`. Descendants
         of a session that is gone already are deleted.

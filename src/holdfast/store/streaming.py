@@ -114,7 +114,7 @@ class Emitter:
             self._flushed_s = time.monotonic()
         self._last, self._has_written = blocks[-1], True
 
-    async def begin_anew(self, claim: WorkClaim) -> None:
+    async def restart(self, claim: WorkClaim) -> None:
         """Remove what earlier attempts at the work emitted: their followers see that it is void."""
         await self._write(claim, [], fresh=True)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from operator import is_
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -21,13 +20,12 @@ from holdfast.records.processes import Completed, Recovery, RunDraft, RunEnded
 from holdfast.records.queue import TURN, WorkClaim, WorkCompletion, WorkDraft
 from holdfast.rows import RevisionRow
 from holdfast.rules.starts import default_id, ended_run
+from holdfast.wait import uncut
 
 if TYPE_CHECKING:
     from holdfast.store.artifacts import Artifacts
     from holdfast.store.session import Session
     from holdfast.store.streaming import Emitter
-
-T = TypeVar("T")
 
 Widen = Callable[[WorkClaim], Coroutine[Any, Any, WorkClaim | None]]
 """Lets work that came meanwhile join a claim."""
@@ -50,6 +48,8 @@ class TurnValues:
         """The claim that the commit settles, with the work that joined it; None if the turn has none."""
         self.cancelled = False
         """True once the worker that runs the turn has given it up. A handler in a thread should return then."""
+        self.store: Any = None
+        """The worker's store, for other sessions, None outside of a worker. Its writes are not part of the commit."""
         self.interrupted = False
         """True once a person stopped the turn. Its commit is refused; what it added is stored only after `keep`."""
         self.keeps = False
@@ -100,7 +100,7 @@ class TurnValues:
     def ended(self) -> RunEnded | None:
         """The run whose end woke the session, None if the turn answers something else.
 
-        Only work that the store itself enqueued for a run has one: a message cannot pretend to be the end of a run.
+        Only work that the store itself enqueued for a run has one: a message cannot forge it.
         A result over the limit, which is stored as artifacts, is in `outcome.value`, too; `UnknownRef` if they were
         deleted with their run. If the run continued as new ones, `process_id` is that of the first.
 
@@ -152,7 +152,7 @@ class TurnValues:
             self._conversation.append(payload)
 
     def keep(self) -> None:
-        """Keep what the turn adds even if a person interrupts it. No effect if the turn ends in any other way.
+        """Keep what the turn adds even if it is interrupted. No effect if the turn ends in any other way.
 
         Call it before, or when the handler is cancelled. The worker then stores the partial turn, under the same turn
         id, before the session's next turn begins. The message itself stays `interrupted`.
@@ -242,7 +242,7 @@ class TurnValues:
             raise TurnConflict(
                 self.session_id,
                 self.turn_id,
-                f"was committed before, as revision {self.revision}: look at turn.replayed, or use a new turn id",
+                f"was committed before, as revision {self.revision}: check turn.replayed, or use a new turn id",
             )
         if not self._is_open:
             raise InvalidRequest("turn", "takes values only inside its block: use `with session.turn(...) as turn:`")
@@ -258,7 +258,7 @@ class TurnValues:
     def _commit(self, lease: Lease | None = None) -> Commit:
         """Return everything that the block added as one commit, on the revision that was loaded.
 
-        With a lease, the turn was interrupted: its claim settles nothing any more.
+        With a lease, the turn was interrupted: its claim can no longer settle anything.
         """
         if len(self._messages) != len(self._conversation) or not all(map(is_, self._messages, self._conversation)):
             problem = "was changed, and only turn.add(...) adds to the conversation: copy the list to change it"
@@ -319,8 +319,8 @@ class Turn(TurnValues):
     def emit(self, value: Document) -> None:
         """Show a part of the answer to followers of the session, before it is committed. Does not wait.
 
-        Values that come within 50 ms share a write. They are void if the turn is tried again, and removed once it is
-        committed: `session.follow` tells both. Needs a claim, which fences them: `ClaimLost` once it is lost. At most
+        Values emitted within 50 ms share a write. They are void if the turn is tried again, and removed once it is
+        committed: `session.follow` reports both. Needs a claim, which fences them: `ClaimLost` once it is lost. At most
         64 KiB a value and 4 MiB a turn.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=["hi"]))
@@ -346,7 +346,7 @@ class Turn(TurnValues):
         await self.emitter.flush()
 
     async def more(self) -> list[Any]:
-        """Let messages that came since the turn began join it. Return their payloads, none if none came.
+        """Add the messages that have arrived since the turn began. Return their payloads, which may be empty.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=["hi"]))
         >>> claim = store.queue.claim("chat-42", owner_id="worker-1", exclusive=True)
@@ -404,7 +404,7 @@ class Turn(TurnValues):
         await self._load_ended()
         if committed is None:
             if self.claim is not None and self.claim.batches[0].attempts > 1:
-                await self.emitter.begin_anew(self.claim)
+                await self.emitter.restart(self.claim)
             self._is_open, self._has_ended = True, False
         else:
             await self._replay(committed.fingerprint)
@@ -437,7 +437,7 @@ class Turn(TurnValues):
             self._has_ended = True
             await self.emitter.end()
             return
-        # If the database is away, the end may be called again: a turn is committed once, by its id.
+        # If the database is down, the end may be called again: a turn is committed once, by its id.
         try:
             receipt = await self._session.commit(self._commit())
         except InvalidRequest as refusal:
@@ -468,6 +468,7 @@ PLACES = {
     "enqueues": "turn.enqueue",
     "starts": "turn.start",
     "usage": "turn.usage",
+    "completes": "turn.complete",
 }
 """The calls of a block that gave the parts of its commit."""
 
@@ -476,22 +477,8 @@ def in_terms_of_turns(error: InvalidRequest) -> InvalidRequest:
     """Return a refusal of a turn's commit that names the call in the block instead of the part of the commit."""
     for part, call in PLACES.items():
         if error.field.startswith(part):
-            field = call + error.field.removeprefix(part).replace("].payload", "]")
-            return InvalidRequest(field, error.problem, *error.next_step, limit=error.limit)
+            place = error.field.removeprefix(part)
+            if call == "turn.add":
+                place = place.replace("].payload", "]")
+            return InvalidRequest(call + place, error.problem, *error.next_step, limit=error.limit)
     return error
-
-
-async def uncut(work: Coroutine[Any, Any, T]) -> T:
-    """Let a call end even if the calling task is cancelled: its result must not get lost. Then pass on the cancel."""
-    import asyncio  # never loaded by blocking callers
-
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):  # a second one
-                await asyncio.wait([task])
-        with suppress(BaseException):  # the cancel tells more
-            task.result()
-        raise

@@ -30,7 +30,7 @@ class Workers(FacetBase):
     ) -> Heartbeat:
         """Renew claims and leases in one trip, each on its own, and report the worker that holds them, if it is named.
 
-        A claim or lease that is lost is None in the answer, and does not keep the others from being renewed. None ends
+        A lost claim or lease is None in the answer; the others are still renewed. None of them ends
         earlier than before. The worker is listed until `ttl_ms` from now, unless it reports itself again.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
@@ -61,7 +61,9 @@ class Workers(FacetBase):
         place = checks.cursor("workers", after, [str])
         start = "" if place is None else str(place[0])
         size = checks.page_size(limit, self._context.limits)
-        return await self._context.backend.read(lambda tx: operations.list_page(tx, after=start, limit=size))
+        return await self._context.backend.read(
+            lambda tx: operations.list_page(tx, after=start, limit=size), view=operations.one_more(start, size)
+        )
 
     async def held_sessions(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[str]:
         """Return one page of the sessions of which workers that stopped reporting hold work or the lease.
@@ -77,13 +79,29 @@ class Workers(FacetBase):
         return await self._context.backend.read(lambda tx: operations.held_sessions(tx, after=start, limit=size))
 
     async def leave(self, worker_id: str) -> bool:
-        """Take a worker off the list, at the end of its life. Return False if it was not listed.
+        """Remove a worker from the list when it shuts down. Return False if it was not listed.
 
         >>> store.workers.leave("worker-1")
         False
         """
         checked = self._context.identifier("worker_id", worker_id)
         return await self._context.backend.write(lambda tx: operations.leave(tx, checked))
+
+    async def renew(self, worker_id: str, *, ttl_ms: int) -> int:
+        """Renew the claims and the leases of runs that a live worker holds, also those of which it does not know yet.
+
+        A worker calls it while it waits long for the answer to a claim: it may hold that claim already. Expired ones
+        are not renewed, and none is shortened. Return how many were renewed, at most a page of each.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> _ = store.queue.claim_next(owner_id="worker-1")
+        >>> store.workers.renew("worker-1", ttl_ms=60_000)
+        1
+        """
+        checked = self._context.identifier("worker_id", worker_id)
+        ttl = self._context.ttl_ms(ttl_ms)
+        most = self._context.limits.page
+        return await self._context.backend.write(lambda tx: operations.renew(tx, checked, ttl, most), idempotent=True)
 
     async def release(self, worker_id: str) -> WorkerRelease:
         """End every claim and every lease that a dead worker holds, so that others take its work over now.

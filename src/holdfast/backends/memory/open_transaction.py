@@ -96,9 +96,9 @@ class MemoryOpenTransaction(OpenTransaction):
         self.check_open()
 
     async def _commit(self) -> None:
-        await self._waiting.compute(self._store_and_tell)
+        await self._waiting.compute(self._store_and_notify)
 
-    def _store_and_tell(self) -> None:
+    def _store_and_notify(self) -> None:
         self._parts.with_lock(self._store)
         # In the same thread: cancelling the caller does not undo the commit, and waiters must see it.
         self._parts.signals.publish([*self.topics, ENDED])

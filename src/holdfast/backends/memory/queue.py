@@ -50,6 +50,17 @@ class MemoryQueue(MemoryLeases, MemoryLimits):
         ]
         return found[:limit]
 
+    async def oldest_ready(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
+        since: dict[int, int] = {}
+        for row in self.tables.batches.scan(
+            lambda row: row.settled_state is None and row.ready_at_ms(now_ms) <= now_ms
+        ):
+            since_ms = max(row.available_at_ms, row.enqueued_at_ms, row.retry_at_ms)
+            since[row.session_key] = min(since_ms, since.get(row.session_key, since_ms))
+        oldest = sorted(since, key=lambda key: (since[key], key))[:limit]
+        sessions = ((key, self.tables.sessions.get(key)) for key in oldest)
+        return [(session.session_id, since[key]) for key, session in sessions if session is not None]
+
     async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
         others = [row for row in self._unsettled(session_key) if row.is_claimed(now_ms) and row.claim_id != claim_id]
         queue = self.tables.ready.get(session_key)
@@ -59,6 +70,9 @@ class MemoryQueue(MemoryLeases, MemoryLimits):
             paused=queue is not None and queue.paused > 0,
             any_limits=any(self.tables.limits.keys_between()),
         )
+
+    async def may_be_claimed(self, session_key: int) -> bool:
+        return any(row.claim_id is not None for row in self._unsettled(session_key))
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
         wanted = set(batch_ids)

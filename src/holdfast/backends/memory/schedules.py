@@ -21,6 +21,9 @@ class MemorySchedules:
     async def list_schedules(self, *, after: str, limit: int) -> list[ScheduleRow]:
         return list(self.tables.schedules.scan(lambda row: row.name > after))[:limit]
 
+    async def failed_schedules(self, limit: int) -> list[str]:
+        return [row.name for row in self.tables.schedules.scan(lambda row: row.failure is not None)][:limit]
+
     async def insert_schedule(self, row: ScheduleRow) -> None:
         self.tables.schedules.put(row.name, row)
 

@@ -132,7 +132,7 @@ class Table(Generic[K, R]):
 
 
 class IndexedTable(Table[int, R]):
-    """Rows by a number, with an index by one column that never changes: an operation looks at no others."""
+    """Rows by a number, with an index by one column that never changes: an operation uses no other index."""
 
     def __init__(self, column: str) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ class MemoryVerification:
         return self.tables.all()[table_catalog.table_of(kind)]
 
     def _whole(self, kind: type[R], key: Any, row: Any) -> R:
-        """Return the row as the inventory describes it."""
+        """Return the row by the columns of the table catalog."""
         if kind is table_catalog.StoredUsage:
             return cast("R", table_catalog.StoredUsage(key[0], *_columns(row)))
         if kind is table_catalog.StoredBlob:

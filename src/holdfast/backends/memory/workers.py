@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.backends.memory.tables import Tables
 from holdfast.worker_rows import WorkerRow
 
@@ -27,6 +29,16 @@ class MemoryWorkers:
     async def list_workers(self, alive_at_ms: int, *, after: str, limit: int) -> list[WorkerRow]:
         found = self.tables.workers.scan(lambda row: row.worker_id > after and row.expires_at_ms > alive_at_ms)
         return list(found)[:limit]
+
+    async def expired_workers(self, worker_ids: Sequence[str], now_ms: int) -> list[str]:
+        asked = set(worker_ids)
+        found = self.tables.workers.scan(lambda row: row.worker_id in asked and row.expires_at_ms <= now_ms)
+        return [row.worker_id for row in found]
+
+    async def holders(self, now_ms: int, *, after: str, limit: int) -> list[str]:
+        owners = {row.claim_owner for row in self.tables.batches.scan(lambda row: row.is_claimed(now_ms))}
+        owners |= {row.owner_id for row in self.tables.leases.scan(lambda row: row.is_live(now_ms))}
+        return sorted(owner for owner in owners if owner is not None and owner > after)[:limit]
 
     async def claims_of_owner(self, owner_id: str, now_ms: int, limit: int) -> list[tuple[int, str]]:
         held = self.tables.batches.scan(lambda row: row.claim_owner == owner_id and row.is_claimed(now_ms))
