@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,17 +56,44 @@ def test_a_check_counts_for_the_innermost_part_and_not_at_all_if_there_is_nothin
     drive, store = "drive (/x/benchmarks/child.py:65)", "commit (/x/holdfast/store/session.py:9)"
     looks = [
         f"{drive};{store};check_commit (/x/holdfast/rules/commits.py:90);identifier (/x/holdfast/rules/checks.py:3) 5",
-        f"{drive};{store};Link.control (/x/holdfast/backends/sqlite/connection.py:7) 4",
-        f"{drive};{store};Link.run (/x/holdfast/backends/sqlite/connection.py:8) 3",
+        f"{drive};{store};StatementRunner.control (/x/holdfast/backends/sqlite/connection.py:7) 4",
+        f"{drive};{store};StatementRunner.run (/x/holdfast/backends/sqlite/connection.py:8) 3",
         "turns (/x/benchmarks/drivers/holdfast_turns.py:4);text (/x/benchmarks/work.py:8) 90",
         "run (/y/threading.py:1);Writer._run (/x/holdfast/backends/sqlite/writer.py:99) 90",
         "run (/y/threading.py:1);odd (/y/odd.py:1) 1",
     ]
     parts, functions = profiles.counted("\n".join(looks))
     assert list(parts.values()) == [5, 4, 3, 1]
-    assert list(functions) == ["checks.py: identifier", "connection.py: Link.control", "connection.py: Link.run", "odd"]
+    assert list(functions) == [
+        "checks.py: identifier",
+        "connection.py: StatementRunner.control",
+        "connection.py: StatementRunner.run",
+        "odd",
+    ]
     told = profiles.table(profiles.Profile("S1", 10, 2_600.0, parts, functions))
     assert "| rules: checks and judgements | 1,000 | 38% |" in told
+
+
+SOURCES = {"/" + file.relative_to(ROOT / "src").as_posix(): file for file in (ROOT / "src").rglob("*.py")}
+
+
+@pytest.mark.parametrize("piece", [piece for piece, _ in profiles.PARTS if piece.startswith("/holdfast/")])
+def test_each_part_of_a_profile_is_a_module_of_today(piece: str) -> None:
+    assert any(place.startswith(piece) for place in SOURCES)
+
+
+METHODS = [
+    piece
+    for piece in (*[piece for piece, _ in profiles.PARTS], *profiles.PARKED)
+    if re.fullmatch(r"[A-Z]\w+\.\w+ \(", piece)
+]
+
+
+@pytest.mark.parametrize("piece", METHODS)
+def test_each_method_that_a_profile_names_exists(piece: str) -> None:
+    owner, _, method = piece.removesuffix(" (").partition(".")
+    texts = [file.read_text(encoding="utf-8") for file in SOURCES.values()]
+    assert any(f"class {owner}" in text and f"def {method}(" in text for text in texts)
 
 
 def test_a_contender_that_keeps_less_than_it_claims_ends_the_run(tmp_path: Path) -> None:
@@ -83,9 +110,7 @@ def test_a_contender_that_keeps_less_than_it_claims_ends_the_run(tmp_path: Path)
 
 def test_holdfast_and_the_floor_do_the_same_turns_and_the_results_are_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1", "--only", "S1", "--out", tmp_path]
-    # Benchmarks are slow enough without coverage.
-    unwatched = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    done = subprocess.run(command, cwd=ROOT, env=unwatched, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     [told] = [json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")]
     assert told["id"] == "S1"

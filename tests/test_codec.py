@@ -580,7 +580,7 @@ def test_a_flipped_bit_in_stored_content_is_always_noticed(data: st.DataObject) 
     assert found == PLAIN  # a bit that the format does not use
 
 
-# Bytes in the place of a document.
+# Bytes in place of a document.
 
 
 @STEADY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import re
 import subprocess
@@ -251,14 +250,8 @@ def test_starting_loads_no_more_modules_than_it_did(program: str, most: int) -> 
         capture_output=True,
         text=True,
         check=True,
-        env=without_coverage(),
     )
     assert 0 < int(result.stdout) <= most
-
-
-def without_coverage() -> dict[str, str]:
-    """Return the environment of a child that loads nothing but what it asks for."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}
 
 
 def test_a_replay_costs_the_same_however_long_ago_the_turn_was(measured: Measured) -> None:

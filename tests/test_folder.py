@@ -209,7 +209,7 @@ def test_a_writer_beside_a_deletion_writes_again_what_was_taken_from_it(
     assert folder.get("family-1", NAME) == b"abc"
     assert folder.delete("family-1", NAME) == 3
     left.extend([1] * 100)
-    with pytest.raises(holdfast.Unavailable, match="as fast as it was written"):
+    with pytest.raises(holdfast.Unavailable, match="while it was written"):
         folder.put("family-1", NAME, b"abc")
     assert files(tmp_path) == []
 

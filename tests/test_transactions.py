@@ -57,20 +57,75 @@ def run(work: Any) -> Any:
     return asyncio.run(work)
 
 
-def test_two_calls_at_once_are_refused(url: str) -> None:
-    if url == "memory:":
-        pytest.skip("a small call in memory never suspends")
-
+def test_calls_of_several_tasks_run_one_after_the_other(url: str) -> None:
     async def main() -> None:
         async with opened(url) as store:
             async with store.transaction() as tx:
-                first = asyncio.ensure_future(tx.sessions.create("one"))
+                created = await asyncio.gather(*(tx.sessions.create(f"s{number}") for number in range(8)))
+                assert [session.session_id for session in created] == [f"s{number}" for number in range(8)]
+                # A refused call undoes itself, and holds up none behind it.
+                absent = tx.processes.complete("absent", holdfast.processes.Completed(1))
+                refused, made = await asyncio.gather(absent, tx.sessions.create("s8"), return_exceptions=True)
+                assert isinstance(refused, holdfast.UnknownProcess)
+                assert not isinstance(made, BaseException)
+            assert await names(store) == [f"s{number}" for number in range(9)]
+
+    run(main())
+
+
+def test_calls_of_tasks_on_another_event_loop_run_one_after_the_other(url: str) -> None:
+    async def elsewhere(store: holdfast.Store) -> None:
+        async with asyncio.timeout(PATIENCE_S), store.transaction() as tx:
+            await asyncio.gather(*(tx.sessions.create(f"s{number}") for number in range(8)))
+
+    async def main() -> None:
+        async with opened(url) as store:
+            await asyncio.to_thread(lambda: asyncio.run(elsewhere(store)))
+            assert await names(store) == [f"s{number}" for number in range(8)]
+
+    run(main())
+
+
+def test_a_thread_that_calls_during_the_call_of_another_is_refused(url: str) -> None:
+    """A thread that waited could be in a signal handler, and then would wait for itself."""
+    began, go = threading.Event(), threading.Event()
+
+    async def slow(_: Transaction) -> None:
+        began.set()
+        assert go.wait(PATIENCE_S)
+
+    with holdfast.open_blocking(url) as store:
+        with store.transaction() as tx:
+            backend = tx._store._context.backend
+            other = threading.Thread(target=lambda: backend.drive(backend.write(slow, heavy=True)), daemon=True)
+            other.start()
+            assert began.wait(PATIENCE_S)
+            with pytest.raises(holdfast.InvalidRequest, match="one call of `tx` after the other"):
+                tx.sessions.create("one")
+            go.set()
+            other.join(PATIENCE_S)
+            tx.sessions.create("two")
+        assert [one.session_id for one in store.sessions.list()] == ["two"]
+
+
+@pytest.mark.parametrize("when", ["while it waits", "as its turn comes"])
+def test_a_call_cancelled_before_it_runs_passes_its_turn_on(url: str, when: str) -> None:
+    async def main() -> None:
+        async with opened(url) as store:
+            async with store.transaction() as tx:
+                first, second, third = (asyncio.ensure_future(tx.sessions.create(name)) for name in ("a", "b", "c"))
                 await asyncio.sleep(0)
-                with pytest.raises(holdfast.InvalidRequest, match="one call of `tx` after the other"):
-                    await tx.sessions.create("two")
+                if when == "while it waits":
+                    second.cancel()
+                else:
+                    first.add_done_callback(lambda _: second.cancel())
                 await first
-                await tx.sessions.create("three")
-            assert await names(store) == ["one", "three"]
+                await asyncio.wait_for(third, PATIENCE_S / 2)
+                [outcome] = await asyncio.gather(second, return_exceptions=True)
+                # In memory no call waits for another.
+                assert isinstance(outcome, asyncio.CancelledError) or url == "memory:"
+            left = ["a", "b", "c"] if url == "memory:" else ["a", "c"]
+            assert await names(store) == left
 
     run(main())
 

@@ -65,6 +65,18 @@ def test_the_list_of_decisions_has_the_title_of_each() -> None:
     assert len(titles) > 40
 
 
+def test_a_link_that_shows_the_number_of_a_decision_leads_to_it() -> None:
+    links = [
+        (page.name, shown, target)
+        for page in (*ROOT.glob("*.md"), *PAGES)
+        for shown, target in re.findall(
+            r"\[(?:[^\]]*\s)?0*(\d+)\]\([^)]*?0*(\d+)-[a-z0-9-]+\.md", page.read_text(encoding="utf-8")
+        )
+    ]
+    assert [link for link in links if link[1] != link[2]] == []
+    assert len(links) > 40
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_a_front_page_names_every_extra(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A scratch place for faults on each backend, and children that do not measure coverage."""
+"""A scratch place for faults on each backend, and a process from which their children fork."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ from holdfast.torture.places import PostgresScratch, Scratch, SqliteScratch
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_children() -> None:
-    """Fork children from a process without coverage: they are killed before they could report it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
-            patch.delenv(name, raising=False)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(children.LOADED))
-        multiprocessing.forkserver.ensure_running()
+    """Fork children from a process that has the modules loaded."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(children.LOADED))
+    multiprocessing.forkserver.ensure_running()
 
 
 @pytest.fixture

@@ -198,7 +198,7 @@ def test_the_report_tells_what_was_reached_skipped_noticed_and_violated() -> Non
     assert "| wakes | SQLite | I8 | 9 of 9 waits | 1 | 1 | - |" in page
     assert "| flips | SQLite | I9 | 400 of 10,000 flips | 1 | 0 | - |" in page
     assert "- power-loss on PostgreSQL: it does not apply" in page
-    assert "**0 of 3 rows ran as often as a release asks and held; 2 held and reached less;" in page
+    assert "**0 of 3 rows ran as often as a release asks and held; 2 held with fewer cases;" in page
     assert "1 violated; 1 skipped.**" in page
     assert "holdfast torture --url URL --fault wakes --seed 7 --cases 1" in page
     assert "- wake_lost-wakes" in page

@@ -109,6 +109,7 @@ FEW_ROWS = {
     "workers.leave",
 }
 LIKE = {
+    "workers.renew": "workers.release of 1,000 claims",
     "artifacts.put_content": "artifacts.put",
     "attachments.list_uncommitted": "attachments.list",
     "events.wait_for": "events.after",

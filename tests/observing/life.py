@@ -26,7 +26,7 @@ from holdfast.triggers import SubscriptionDraft
 from holdfast.workers import WorkerInfo
 
 CANARY = "canary-7f3a"
-"""Stands in every payload, label, reason and name of a signal's content: no observer may ever see it."""
+"""Part of every payload, label, reason and name of a signal's content: no observer may ever see it."""
 
 SECRET: dict[str, Any] = {"secret": CANARY}
 
@@ -297,6 +297,7 @@ class Life:
         done("workers.heartbeat", store.workers.heartbeat, worker, ttl_ms=60_000)
         done("workers.list", store.workers.list)
         done("workers.held_sessions", store.workers.held_sessions)
+        done("workers.renew", store.workers.renew, "w1", ttl_ms=60_000)
         done("workers.release", store.workers.release, "w1")
         done("workers.leave", store.workers.leave, "w1")
         self.refused("artifacts.put", holdfast.InvalidRequest, store.artifacts.put, "module", "main", CANARY)

@@ -151,9 +151,12 @@ def test_a_listener_that_cannot_connect_warns_once_and_says_when_it_listens_agai
         async def disconnect(_: object) -> None:
             pass
 
+        async def unread(_: object) -> Any:
+            raise AssertionError("the poll does not come")
+
         signals = Signals()
         one = listener.Listener(
-            signals, lambda _: None, channel="c", ping="SELECT 1", connect=connect, disconnect=disconnect
+            signals, lambda _: None, unread, channel="c", ping="SELECT 1", connect=connect, disconnect=disconnect
         )
 
         async def watch() -> None:

@@ -603,7 +603,7 @@ def a_store_for_reads_decides(patch: pytest.MonkeyPatch) -> None:
 def _rewrite_on_postgresql(patch: pytest.MonkeyPatch, name: str, right: str, wrong: str) -> None:
     texts = postgres_connection.statements_of("holdfast")
     # Without the cached variants: they are made from the changed text.
-    marked = {known: text for known, text in {**texts._texts, **texts._marked}.items() if "+" not in known}
+    marked = {known: text for known, text in {**texts, **texts._marked}.items() if "+" not in known}
     assert right in marked[name], marked[name]
     changed = Statements({**marked, name: marked[name].replace(right, wrong)})
     patch.setattr(postgres_backend, "statements_of", lambda _: changed)

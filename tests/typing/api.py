@@ -384,6 +384,7 @@ async def the_rest(store: holdfast.Store) -> None:
     assert_type(await store.workers.heartbeat(worker, ttl_ms=1_000), holdfast.workers.Heartbeat)
     assert_type(await store.workers.list(), holdfast.Page[holdfast.workers.WorkerInfo])
     assert_type(await store.workers.leave("w1"), bool)
+    assert_type(await store.workers.renew("w1", ttl_ms=1_000), int)
     assert_type(await store.workers.release("w1"), holdfast.workers.WorkerRelease)
     assert_type(await store.maintenance.vacuum("chat"), holdfast.maintenance.VacuumReport)
     assert_type(await store.maintenance.collect_garbage(), holdfast.maintenance.GarbageReport)

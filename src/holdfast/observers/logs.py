@@ -34,9 +34,9 @@ class Logging:
 
     def begin(self, operation: str, system: str, *, steps: bool) -> End | None:  # noqa: ARG002 - all said at the end
         """Skip all measurement for a logger that would drop even errors."""
-        return self._tell if self._logger.isEnabledFor(ERROR) else None
+        return self._log if self._logger.isEnabledFor(ERROR) else None
 
-    def _tell(self, observation: Observation) -> None:
+    def _log(self, observation: Observation) -> None:
         level = ERROR if observation.error_class in GRAVE else LEVELS[observation.outcome]
         if self._logger.isEnabledFor(level):
             self._logger.log(level, *_message(observation), extra=_fields(observation))

@@ -1,4 +1,4 @@
-"""A clock that moves only when told to, and notifies its listeners."""
+"""A clock that advances only on request, and notifies its listeners."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ends of scenarios with and without a crash, and the harm that their differences are.
 
-Chance is not a problem, nor is what a handler declares: ids and values that are made anew, and runs that a crash
+Chance is not a problem, nor is what a handler declares: ids and values that are random, and runs that a crash
 abandons.
 """
 
@@ -114,14 +114,14 @@ def differences(expected: End, found: End) -> list[str]:
 
 
 def lost(expected: End, found: End) -> list[str]:
-    """Say which runs did not end as without a crash. A run that an abandoned one did not start is not lost."""
+    """Report runs that did not end as without a crash. A run that an abandoned one did not start is not lost."""
     said: list[str] = []
     excused = found.touched_by_abandoned() - expected.touched_by_abandoned()
     for id in expected.runs.keys() & found.runs.keys():
         before, now = expected.runs[id].outcome, found.runs[id].outcome
         if now != before and (id not in excused or now is None):
-            said.append(f"run {id!r} ended as {now or _goes_on(found, id)} instead of {before}")
-    # An id that is made by chance is another one in each scenario.
+            said.append(f"run {id!r} ended as {now or _continuation(found, id)} instead of {before}")
+    # A random id differs in each scenario.
     gone, new = _others(expected, found), _others(found, expected)
     for kind in sorted({*gone, *new}):
         if not excused:
@@ -149,12 +149,12 @@ def _left(outcomes: list[Any], matched: list[Any]) -> list[Any]:
     return left
 
 
-def _goes_on(found: End, id: str) -> str:
+def _continuation(found: End, id: str) -> str:
     return f"nothing: {found.held.get(id, 'it waits or is lost')}"
 
 
 def _other_effects(expected: End, found: End, *, is_cut: bool) -> list[str]:
-    """Say which effects and messages happened more or less often. If a run was abandoned, less often is right."""
+    """Report effects and messages that happened more or less often. If a run was abandoned, less often is right."""
     said: list[str] = []
     for name in sorted({*expected.effects, *found.effects}):
         before, now = expected.effects[name], found.effects[name]
@@ -175,12 +175,12 @@ def _other_effects(expected: End, found: End, *, is_cut: bool) -> list[str]:
     for id in sorted({*work_before, *work_now}):
         was, is_now = work_before[id], work_now[id]
         said += [f"session {id!r} has {text} in addition" for text in (is_now - was).elements()]
-        said += [f"session {id!r} has no {text} any more" for text in (was - is_now).elements() if not is_cut]
+        said += [f"session {id!r} no longer has {text}" for text in (was - is_now).elements() if not is_cut]
     return said
 
 
 def _by_session(given: dict[str, Counter[str]], known: Set[str]) -> defaultdict[str, Counter[str]]:
-    """Return messages or work by session. Those of sessions whose ids are made by chance are one."""
+    """Return messages or work by session. Sessions with random ids count as one."""
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for id, counted in given.items():
         found[id if id in known else "(an id of its own)"] += counted

@@ -22,6 +22,7 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.crash_ends import Comparing, End, RunEnd, differences, lost, not_cancelled
 from holdfast.testing.crash_points import Crash, Points, ProxiedStore, suspending
 from holdfast.worker import Worker
+from holdfast.worker.claim_renewal import Ask
 from holdfast.worker.handlers import QUEUED, Handlers, handler_of
 from holdfast.worker.outages import Outages
 from holdfast.worker.processes import Runs
@@ -32,7 +33,7 @@ from holdfast.worker.work import Work
 LEASE_MS = 1
 """A crash costs this much time of the manual clock: a wait that a crash does not touch ends as without it."""
 MOST_ROUNDS = 1_000
-"""Claims and sleeps of one scenario. More, and the run is taken for one that never ends."""
+"""Claims and sleeps of one scenario. A run with more of them counts as one that never ends."""
 SESSION = "session"
 """The session that messages are enqueued to."""
 SHOWN = 20
@@ -163,7 +164,7 @@ def turns_survive_crashes(
 
 
 def _crashed(scenario: _Scenario, expected: End, points: Points, *, early_signals: bool) -> list[str]:
-    """Crash the worker at each point, and say what harm was done."""
+    """Crash the worker at each point, and report the harm."""
     harm: list[str] = []
     for number, label in enumerate(points.labels, 1):
         found, _ = scenario.play("crash", number)
@@ -185,9 +186,17 @@ class _NoRenewer:
 
     outages = Outages()
 
+    def ask(self, ttl_ms: int) -> Ask:
+        return Ask(ttl_ms)
+
+    def answered(self, asked: Ask) -> None: ...
     def hold(self, held: object) -> None: ...
     def drop(self, held: object) -> None: ...
     def give_up_overdue(self) -> None: ...
+
+    def is_overdue(self, held: object) -> bool:
+        """Return False: the claims of a manual clock last."""
+        return False
 
 
 class _Scenario:
@@ -271,14 +280,14 @@ class _Scenario:
             runs = Runs(runner, kinds, LEASE_MS, in_memory_ms=0, in_thread=lambda _: _inline)
             claimed = await runs.claim()
             if claimed is not None:
-                await runs.run(claimed, goes_on=lambda: False)
+                await runs.run(claimed, may_claim_next=lambda: False)
                 return True
         for shape in QUEUED:
             if handlers.kinds(shape):
                 work = Work(runner, handlers.kinds(shape), exclusive=shape == "turn")
                 taken = await work.claim()
                 if taken is not None:
-                    await work.run(taken, goes_on=lambda: False)
+                    await work.run(taken, may_claim_next=lambda: False)
                     return True
         return False
 
@@ -286,7 +295,7 @@ class _Scenario:
         """Send a signal that a run waits for, or pass the time until one is due. Return False if nothing continues."""
         due: list[int] = []
         logs: dict[str, int] = {}
-        goes_on = False
+        is_moving = False
         async for process in holdfast.every(store.processes.list):
             wait = process.wait
             if wait is not None and wait.name in self._signals:
@@ -300,15 +309,15 @@ class _Scenario:
                 _require_handler(self._worker, process, clock)
                 due.append(process.due_at_ms)
                 logs[process.id] = process.event_count
-                goes_on |= wait is None or wait.name != CHILD_ENDED
+                is_moving |= wait is None or wait.name != CHILD_ENDED
         async for batch in _batches(store):
             if batch.state == "pending" and batch.kind in {one.kind for one in self._worker.handlers.of_queue()}:
                 due.append(max(batch.available_at_ms, batch.retry_at_ms))
-                goes_on = True
+                is_moving = True
         # Runs that only look again at children, and find nothing new, continue for ever.
-        if not due or (not goes_on and logs == self._looked):
+        if not due or (not is_moving and logs == self._looked):
             return False
-        self._looked = {} if goes_on else logs
+        self._looked = {} if is_moving else logs
         clock.advance(max(1, min(due) - clock.now_ms()))
         return True
 

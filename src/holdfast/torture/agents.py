@@ -77,7 +77,7 @@ class Agents:
         if is_cancelled:
             self._left.insert(self._dice.randrange(len(self._left) + 1), lambda: self._cancel(id))
 
-    def go_on(self, *, to_the_end: bool = False) -> None:
+    def send_due(self, *, to_the_end: bool = False) -> None:
         """Send what is due: one of what is left, or all of it."""
         while self._left:
             self._left.pop(0)()

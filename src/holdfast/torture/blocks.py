@@ -31,7 +31,7 @@ SESSIONS: Final = ("one", "two", "three")
 QUEUE: Final = "queue"
 KILLS_A_STORE: Final = 3
 WRITERS: Final = 2
-"""Processes that write at a time. Their blocks wait for each other, and on PostgreSQL they deadlock now and then."""
+"""Processes that write at a time. Their blocks wait for each other, and on PostgreSQL they deadlock occasionally."""
 
 MOST_HEARD: Final = 6
 CUTS: Final = 4

@@ -184,7 +184,7 @@ class Sweep:
         self.wrong: list[str] = []
 
     def run(self, part: int, parts: int, shift: int) -> None:
-        """Cut at every so many bytes until a call gets through."""
+        """Cut at intervals of bytes until a call succeeds."""
         self._name = f"{self._kind}-{part}"
         sparse = SPARSE.get(self._kind, STRIDE)
         lengths = self._measured()

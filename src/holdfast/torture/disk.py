@@ -103,7 +103,7 @@ class File:
     def image(self, dice: random.Random) -> bytes:
         """Return one possible content after a loss of power."""
         content = bytearray(self.certain)
-        # Now and then an image of one kind: nothing kept, everything kept, all but the last.
+        # Occasionally an image of one kind: nothing kept, everything kept, all but the last.
         mood = dice.random()
         for number, step in enumerate(self.pending):
             last = number == len(self.pending) - 1

@@ -278,7 +278,7 @@ def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
     for neighbour in neighbours:
         neighbour.join(STRANDED_S)
         if neighbour.is_alive():
-            wrong.append("I9: a thread beside the interrupted one hangs")
+            wrong.append("I9: a thread other than the interrupted one hangs")
     for _ in range(CLOSES):
         interrupter.run("close", store.close)
         port.send("closing")
@@ -310,7 +310,7 @@ def _neighbour(store: holdfast.BlockingStore, number: int, ended: threading.Even
             _load(store, "")
             _wait_for_event(store, "")
     except holdfast.HoldfastError as error:
-        wrong.append(f"I9: beside the interrupted thread: {type(error).__name__}: {error}")
+        wrong.append(f"I9: in another thread than the interrupted one: {type(error).__name__}: {error}")
 
 
 def interrupt_calls(scratch: Scratch, seed: int) -> Ran:

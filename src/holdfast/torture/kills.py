@@ -55,7 +55,7 @@ def kill_writers(scratch: Scratch, seed: int) -> Ran:
 
 
 def kill_readers(scratch: Scratch, seed: int) -> Ran:
-    """Kill readers of a log until one comes to the end, and check the effects of each event."""
+    """Kill readers of a log until one reaches the end, and check the effects of each event."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     kinds = [holdfast.events.EventType("note")]

@@ -152,7 +152,7 @@ class Scratch:
 
 
 class SqliteScratch(Scratch):
-    """A folder beside a file, so that it is on the same disk. The file itself is never opened."""
+    """A folder next to a file, so that it is on the same disk. The file itself is never opened."""
 
     def __init__(self, beside: Path, options: holdfast.SqliteOptions | None = None) -> None:
         if not beside.is_dir():
@@ -255,13 +255,13 @@ async def on_connection(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
 
 
 def forget(path: Path) -> None:
-    """Remove a SQLite file and the files beside it."""
+    """Remove a SQLite file and the files next to it."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def scratch_at(url: str, *, pooler: Any = "none") -> Scratch:
-    """Return a scratch place beside the database that a URL names."""
+    """Return a scratch place next to the database that a URL names."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         raise Unusable("this operating system cannot fork: run the torture on one that can")
     holdfast.ddl(url)  # refuses an invalid URL

@@ -83,7 +83,7 @@ def read_notes(path: Path) -> list[Note]:
 
 
 def calls_in(notes: list[Note]) -> list[Called]:
-    """Return the calls that the notes tell of."""
+    """Return the calls in the notes."""
     ends: dict[tuple[str, int], list[int]] = {}
     for note in notes:
         if note.claim is None:

@@ -64,7 +64,7 @@ class Pool:
         """Give the pool pieces of work, of any shape, to sessions at random."""
         for _ in range(count):
             shape = self._dice.choice(SHAPES)
-            self.agents.go_on()
+            self.agents.send_due()
             if shape is None:
                 self.agents.give()
                 continue
@@ -142,12 +142,12 @@ class Pool:
                 self._again(partial(self._wait_for, piece, left_ms))
         for timer in [*self._stopped.values()]:
             timer.join()
-        self.agents.go_on(to_the_end=True)
+        self.agents.send_due(to_the_end=True)
         with suppress(holdfast.WaitTimeout):
             self.agents.wait(left_ms)
 
     def _again(self, call: Callable[[], T]) -> T:
-        """Retry a call while the database is away, or a stopped worker has a lock for too long."""
+        """Retry a call while the database is down, or a stopped worker has a lock for too long."""
         deadline_s = time.monotonic() + PATIENCE_S / 2
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Fault: the power is lost while SQLite writes. Acknowledged turns are stored, whatever the disk made of the rest."""
+"""Fault: the power is lost while SQLite writes. Acknowledged turns are stored, whatever the disk kept of the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SESSION = "power"
 WRITERS = (1, 3)
 """Numbers of threads that write at a time."""
 
-GOES_ON_EVERY = 5
+CONTINUES_EVERY = 5
 """One of so many images is also written to, which costs as much as everything else."""
 
 
@@ -69,13 +69,13 @@ def work(port: Port, place: Place, seed: str, again: bool) -> None:
     for number, (told, left) in enumerate(images(before, steps, 1 if again else IMAGES_A_RECORDING, dice)):
         image = lay_down(place, left, "image")
         if not again:
-            wrong += _judge(image, told, tried, goes_on=number % GOES_ON_EVERY == 0)
+            wrong += _judge(image, told, tried, continues=number % CONTINUES_EVERY == 0)
             continue
         before = {f"{image.path}{name.removeprefix(str(place.path))}": content for name, content in left.items()}
         recovery = record(image, dice, names, 0)
         for inner, (_, rest) in enumerate(images(before, recovery, IMAGES_A_RECORDING, dice)):
             second = lay_down(image, rest, "again")
-            wrong += _judge(second, told, tried, goes_on=inner % GOES_ON_EVERY == 0)
+            wrong += _judge(second, told, tried, continues=inner % CONTINUES_EVERY == 0)
         forget(image.path)
     port.send(wrong)
 
@@ -114,13 +114,13 @@ def lay_down(place: Place, left: dict[str, bytes], name: str) -> Place:
     return Place(str(path), place.options)
 
 
-def _judge(image: Place, told: dict[str, int], tried: dict[str, int], *, goes_on: bool) -> list[str]:
+def _judge(image: Place, told: dict[str, int], tried: dict[str, int], *, continues: bool) -> list[str]:
     wrong: list[str] = []
     try:
         with image.open() as store:
             for name, most in tried.items():
                 wrong += turns.check(store, name, told.get(name, 0), most)
-            if goes_on:
+            if continues:
                 wrong += unsound(store)
             else:
                 wrong += [f"I10: verify: {one}" for one in store.maintenance.verify().findings]

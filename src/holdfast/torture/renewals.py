@@ -1,6 +1,6 @@
 """Fault: a slow transaction holds a session's queue while a lease or claim is renewed past its old end.
 
-A claim that waits for the queue began before the renewal. It must respect the renewal all the same: nothing of the
+A claim that waits for the queue began before the renewal. It must still respect the renewal: nothing of the
 session is handed to another owner while the renewed lease or exclusive claim is live. Without a renewal, the same claim
 succeeds.
 """

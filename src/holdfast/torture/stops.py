@@ -20,7 +20,7 @@ IN_THE_WAY_MS = 400
 TURNS_OF_THE_HEIR = 3
 
 MOST_LATE = 50
-"""A holder that wrote this often after its lease was taken over will not be refused any more."""
+"""A holder that wrote this often after its lease was taken over will no longer be refused."""
 
 
 def stop_holder(scratch: Scratch, seed: int) -> Ran:
@@ -35,7 +35,7 @@ def stop_holder(scratch: Scratch, seed: int) -> Ran:
         acquired.append(Acquired(fence, answered_ns))
         told: object = None
         for _ in range(dice.randrange(3)):
-            told = told if told == "lost" else hear_write(child, accepted)
+            told = told if told == "lost" else receive_write(child, accepted)
         time.sleep(dice.uniform(0, 0.004))  # stop at a random moment
         child.stop()
         try:
@@ -49,14 +49,14 @@ def stop_holder(scratch: Scratch, seed: int) -> Ran:
         child.resume()
         late = 0
         while told != "lost" and late < MOST_LATE:
-            told = hear_write(child, accepted)
+            told = receive_write(child, accepted)
             late += 1
         wrong = [f"I5: {one}" for one in check_fences(acquired, accepted)]
         wrong += unsound(store)
     return Ran(1, tuple(wrong))
 
 
-def hear_write(child: Child, accepted: list[Accepted]) -> object:
+def receive_write(child: Child, accepted: list[Accepted]) -> object:
     """Return the holder's next message: an accepted write, or that it lost the lease."""
     told = child.hear()
     if told != "lost":

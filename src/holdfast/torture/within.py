@@ -1,6 +1,6 @@
 """Fault: a crash after transactions of the application's own. Its acknowledged rows are there, and match ours.
 
-The application inserts an order, and through `store.within` its turn, work and event. Now and then it undoes a part
+The application inserts an order, and through `store.within` its turn, work and event. Occasionally it undoes a part
 with a savepoint, or all of it with a rollback.
 """
 

@@ -247,10 +247,10 @@ def forker(port: Port, place: Place) -> None:
             pid = os.fork()
             if pid == 0:
                 answers = {
-                    "a commit": told_as(lambda: session.commit(holdfast.Commit())),
-                    "a read": told_as(session.load),
-                    "a wait": told_as(lambda: store.queue.wait("forked", timeout_ms=1_000)),
-                    "a call of a transaction": told_as(lambda: tx.queue.list("forked")),
+                    "a commit": outcome_text(lambda: session.commit(holdfast.Commit())),
+                    "a read": outcome_text(session.load),
+                    "a wait": outcome_text(lambda: store.queue.wait("forked", timeout_ms=1_000)),
+                    "a call of a transaction": outcome_text(lambda: tx.queue.list("forked")),
                 }
                 os.write(writing, json.dumps(answers).encode())
                 os._exit(0)
@@ -262,7 +262,7 @@ def forker(port: Port, place: Place) -> None:
         port.recv()
 
 
-def told_as(call: Callable[[], object]) -> str:
+def outcome_text(call: Callable[[], object]) -> str:
     """Return the name of the error that a call raises, or the repr of its result."""
     try:
         return repr(call())

@@ -1,4 +1,4 @@
-"""Moves sessions between any two stores by the public store alone: export as a bundle, import as one turn.
+"""Moves sessions between any two stores through the public store: export as a bundle, import as one turn.
 
 >>> import io
 >>> from holdfast import transfer

@@ -28,7 +28,7 @@ MIB = 1024**2
 FIRST_LINE_BYTES = 64 * 1024
 SPOOLED_BYTES = 16 * MIB
 """Larger content is spooled to a temporary file instead of memory."""
-BESIDE_THE_TURN = ("attachment", "batch")
+OUTSIDE_THE_TURN = ("attachment", "batch")
 ONCE = ("meta", "head")
 DAMAGED = "the file is damaged"
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
@@ -185,7 +185,7 @@ class Tally:
         self.counts[kind] += 1
         self.without_bytes += isinstance(line, AttachmentLine) and line.data is None
         self._whole.update(data)
-        if kind not in BESIDE_THE_TURN:
+        if kind not in OUTSIDE_THE_TURN:
             self._turn.update(data)
 
     def hashes(self) -> tuple[str, str]:
@@ -375,7 +375,7 @@ def _ref_of(line: ComponentLine) -> str:
 def _unpacked(file: IO[bytes]) -> IO[bytes]:
     head = file.read(2)
     file.seek(0)
-    # A GzipFile can be read like any file, but its type does not say so.
+    # A GzipFile can be read like any file, but its type lacks that.
     return gzip.GzipFile(fileobj=file, mode="rb") if head == b"\x1f\x8b" else file  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
 

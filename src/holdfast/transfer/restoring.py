@@ -200,7 +200,7 @@ def _rehearse(target: Target, bundle: Bundle) -> None:
     with _scratch(bundle, target.store.limits) as store:
         scratch = target._replace(store=store, session=store.sessions.handle(target.session.session_id or ""))
         try:
-            _set_the_scene(target, scratch, bundle)
+            _copy_relevant_state(target, scratch, bundle)
             _write(scratch, bundle, lambda _: None)
         except holdfast.errors.ImportRefused:
             raise
@@ -222,7 +222,7 @@ def _scratch(bundle: Bundle, limits: holdfast.Limits) -> Generator[holdfast.Bloc
             yield store
 
 
-def _set_the_scene(target: Target, scratch: Target, bundle: Bundle) -> None:
+def _copy_relevant_state(target: Target, scratch: Target, bundle: Bundle) -> None:
     """Copy to the scratch store what an interrupted import left in the target."""
     if not target.is_replay:
         view = target.session.load(holdfast.sessions.FullGraph())
@@ -423,10 +423,10 @@ def _require_nothing_else(target: Target, parts: Parts) -> None:
 
 def _hide(session: holdfast.blocking.Session, ids: list[str]) -> None:
     """Tombstone the placeholders, unless a later graph uses the id for a node of its own."""
-    standing = [one for one in ids if _stands_for_another(session.load_node(one))]
+    standing = [one for one in ids if _is_placeholder(session.load_node(one))]
     for start in range(0, len(standing), CHUNK_REFS):
         session.tombstone(standing[start : start + CHUNK_REFS])
 
 
-def _stands_for_another(node: holdfast.Node | None) -> bool:
+def _is_placeholder(node: holdfast.Node | None) -> bool:
     return node is not None and node.kind == TOMBSTONE

@@ -1,5 +1,12 @@
 """The behaviour that all backends share, as pytest classes. Override the fixture `bench` and collect them."""
 
+from importlib import import_module
+
+from holdfast.extras import requiring
+
+with requiring("testing", purpose="the contract suite"):
+    import_module("pytest")
+
 from holdfast.testing.contract.appends import AppendContract
 from holdfast.testing.contract.artifacts import ArtifactContract
 from holdfast.testing.contract.attachments import AttachmentContract

@@ -263,7 +263,7 @@ class AppendContract(Contract):
             fork.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("x", "a"), holdfast.Node("b", "a")])))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == "graph.nodes[1]"
-        assert "give what follows it a parent that can be read" in str(info.value)
+        assert "give its children a readable parent" in str(info.value)
         with refused(bench, holdfast.InvalidRequest) as info:
             fork.tombstone(["x", "a"])
         assert isinstance(info.value, holdfast.InvalidRequest)

@@ -181,7 +181,7 @@ class DeltaContract(Contract):
         assert (report.roots, report.retained_blobs, report.deleted_blobs) == (1, 2, 1)
         assert state_of(chat) == changed(2)
         assert store.maintenance.verify().findings == ()
-        # The next delta uses the same key frame, which no revision names any more.
+        # The next delta uses the same key frame, which no revision names now.
         commit(chat, changed(3))
         store.maintenance.prune(HEAD_ONLY)
         assert store.maintenance.collect_garbage().deleted_blobs == 1

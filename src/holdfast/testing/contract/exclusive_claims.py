@@ -85,7 +85,7 @@ class ExclusiveClaimContract(Contract):
         fill(store, "1", "2", "3")
         claim = take(store, "w1", exclusive=True, max_batches=1)
         wider = take(store, "w1", holding=claim)
-        for widened, advice in ((True, "pass the claim that claim(holding=...) returned"), (False, "claim anew")):
+        for widened, advice in ((True, "pass the claim that claim(holding=...) returned"), (False, "claim again")):
             with refused(bench, holdfast.ClaimLost) as info:
                 WHOLE[call](store, claim)
             assert isinstance(info.value, holdfast.ClaimLost)

@@ -363,6 +363,10 @@ class ExplanationContract(Contract):
             ("next-tick", None),
         ]
         assert said.causes[0].remedy == ("schedules", "run", "nightly")
+        assert named(store) == {"failed-ticks": ("nightly",)}
+        store.schedules.run_now("nightly")
+        assert only(store.maintenance.explain_schedule("nightly")).name == "next-tick", "the remedy heals"
+        assert named(store) == {}
 
     # The whole store.
 
@@ -411,10 +415,40 @@ class ExplanationContract(Contract):
         clock.advance(60_000)
         assert named(store) == {}
         clock.advance(2_001)
-        assert named(store) == {"expired-leases": ("r1", "chat")}
+        assert named(store)["expired-leases"] == ("r1", "chat")
         stuck = store.maintenance.diagnose(integrity=False).stuck
         assert stuck is not None
         assert stuck.expired_leases == (("r1", "no-worker"), ("chat", "no-worker"))
+
+    def test_a_diagnosis_names_and_explains_the_work_that_has_waited_longest(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        for number in range(6):
+            store.sessions.create(f"chat {number}")
+        store.sessions.handle("chat 5").enqueue("hi")
+        store.sessions.handle("chat 5").pause()
+        clock.advance(1)
+        store.sessions.handle("chat 4").enqueue("hi")
+        clock.advance(60_000)
+        assert named(store) == {"old-work": ("chat 5",)}, "a minute is enough for work that is stuck"
+        for number in range(4):
+            store.sessions.handle(f"chat {number}").enqueue("hi")
+        clock.advance(1)
+        assert named(store) == {"old-work": ("chat 5", "chat 4")}, "work that waits for a moment is not named instead"
+        stuck = store.maintenance.diagnose(integrity=False).stuck
+        assert stuck is not None
+        assert stuck.ready_sessions == (("chat 5", "session-paused"), ("chat 4", "no-worker"))
+
+    def test_work_that_a_live_worker_handles_is_reported_after_five_minutes(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        report(store)
+        enqueued(store)
+        store.processes.start("research", id="r1")
+        clock.advance(300_000)
+        assert named(store) == {}, "the worker is busy"
+        clock.advance(1)
+        assert named(store) == {"old-work": ("chat",), "unclaimed-runs": ("r1",)}
 
     # Bad input.
 

@@ -123,7 +123,7 @@ class GroupContract(Contract):
 
     @pytest.mark.parametrize(
         ("at", "problem"),
-        [("nowhere", "no such turn and no such node"), ("a", "beside the path"), ("b", "beside the path")],
+        [("nowhere", "no such turn and no such node"), ("a", "outside the path"), ("b", "outside the path")],
         ids=["unknown", "beside", "hidden"],
     )
     def test_a_name_without_a_revision_is_refused(self, bench: Bench, chat: Session, at: str, problem: str) -> None:

@@ -174,7 +174,7 @@ class Program:
         assert not {*ids} & Seen(session).nodes.keys()
 
     def add_nodes(self) -> None:
-        """Add nodes beside the path: they leave it alone, and never stand without their parents."""
+        """Add nodes outside the path: they leave it alone, and never stand without their parents."""
         session = self.store().sessions.handle(self.rng.choice(self.sessions))
         before = Seen(session)
         nodes = [replace(node, id=node.id or self.name("m")) for node in (self.node() for _ in range(2))]

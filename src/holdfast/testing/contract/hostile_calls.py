@@ -213,7 +213,11 @@ CALLS: list[Call] = [
     Call("session.nodes", always(ids=IdRange("a", "b"), kind="event", newest_first=False, limit=1, at=1),
         f"ids:record? ids.first:text ids.before:text? kind:id? newest_first:flag at:whole1? {PAGE}", variant=" by id"),
     Call("session.history", always(newest_first=False, limit=1), f"newest_first:flag {PAGE}"),
-    Call("session.turn", always(turn_id="t9", last=1, claim=None), "turn_id:id last:whole? claim:record?"),
+    Call(
+        "session.turn",
+        always(turn_id="t9", last=1, claim=None, wait_ms=1),
+        "turn_id:id last:whole? claim:record? wait_ms:timeout",
+    ),
     Call("session.append", always(payloads=["hi"], turn_id="t", wait_ms=1), APPENDED),
     Call("session.messages", always(last=1), "last:whole?"),
     Call("session.tombstone", always(node_ids=["n1"]), "node_ids:sequence node_ids[0]:id"),

@@ -88,6 +88,7 @@ JOBS = [
     Call("workers.list", always(limit=1), PAGE),
     Call("workers.held_sessions", always(limit=1), PAGE),
     Call("workers.leave", always(worker_id="w1"), "worker_id:id"),
+    Call("workers.renew", always(worker_id="nobody", ttl_ms=DAY_MS), "worker_id:id ttl_ms:ttl"),
     Call("workers.release", always(worker_id="nobody"), "worker_id:id"),
     Call("queue.claim_next", asked, NEXT),
     Call(

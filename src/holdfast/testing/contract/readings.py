@@ -150,6 +150,7 @@ WRITES: dict[str, Call] = {
     "artifacts.delete_many": lambda store: store.artifacts.delete_many("kind", prefix=""),
     "workers.heartbeat": lambda store: store.workers.heartbeat(WORKER, ttl_ms=1_000),
     "workers.leave": lambda store: store.workers.leave("w1"),
+    "workers.renew": lambda store: store.workers.renew("w1", ttl_ms=1_000),
     "workers.release": lambda store: store.workers.release("w1"),
     "maintenance.vacuum": lambda store: store.maintenance.vacuum("chat"),
     "maintenance.collect_garbage": lambda store: store.maintenance.collect_garbage(),

@@ -418,7 +418,9 @@ class RunClaimContract(Contract):
         assert (second.process, second.process.attempt) == (store.processes.get("run-2"), 1)
         assert store.leases.renew(second.lease, ttl_ms=TTL_MS).fence == second.lease.fence
         assert not store.leases.release(first.lease)
-        _, third = hand_over(store, second.lease)
+        large = "x" * 300_000  # judged before the transaction, and not in it
+        ended, third = hand_over(store, second.lease, large)
+        assert ended.outcome == Completed(large)
         assert third is not None
         assert third.process.id == "run-3"
         assert hand_over(store, third.lease, kinds=["a"])[1] is None

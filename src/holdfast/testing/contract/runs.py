@@ -65,7 +65,10 @@ class RunContract(Contract):
         again = store.processes.start("research", [1], id="run-1", due_at_ms=clock.now_ms() + HOUR_MS)
         assert (again.created, again.process.due_at_ms, again.process.event_count) == (False, first.due_at_ms, 1)
 
-    @pytest.mark.parametrize("other", [{"kind": "write"}, {"args": [2]}, {"version": "2"}, {"recovery": "owner_bound"}])
+    @pytest.mark.parametrize(
+        "other",
+        [{"kind": "write"}, {"args": [2]}, {"args": [True]}, {"version": "2"}, {"recovery": "owner_bound"}],
+    )
     def test_another_run_under_the_same_id_conflicts(
         self, store: BlockingStore, bench: Bench, other: dict[str, Any]
     ) -> None:
@@ -74,6 +77,8 @@ class RunContract(Contract):
         with refused(bench, RegistrationConflict) as info:
             start(store, **(options | other))
         assert f"exists with other values of {next(iter(other))}" in str(info.value)
+        assert isinstance(info.value, RegistrationConflict)
+        assert info.value.differs.split(", ")[0] == next(iter(other))
 
     def test_each_start_without_an_id_is_a_run_of_its_own(self, store: BlockingStore) -> None:
         one, other = store.processes.start("research"), store.processes.start("research")

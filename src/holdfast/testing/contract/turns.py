@@ -339,6 +339,45 @@ class TurnContract(Contract):
         assert shared is not None
         assert session.append("beside a job").revision == 2
 
+    def test_a_block_waits_for_the_turn_of_a_worker(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        store.queue.enqueue(work("hello"))
+        claim = store.queue.claim_next(owner_id="w1", exclusive=True, ttl_ms=3_600_000)
+        assert claim is not None
+        other = bench.open().sessions.handle("chat")
+
+        def run() -> list[object]:
+            with other.turn("t2", wait_ms=PATIENCE_S * 1_000) as turn:
+                turn.add("late")
+            return turn.messages
+
+        ended = in_background(run)
+        bench.parked()
+        with session.turn(claim=claim) as turn:
+            turn.add("answer")
+        assert ended.result(PATIENCE_S) == ["answer", "late"]
+
+    def test_a_block_is_refused_while_the_turn_of_a_worker_continues(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        session = chat(store)
+        session.append("before", turn_id="t1")
+        store.queue.enqueue(work("hello"))
+        claim = store.queue.claim_next(owner_id="w1", exclusive=True, ttl_ms=60_000)
+        assert claim is not None
+        for last in (None, 0, 1):
+            with refused(bench, holdfast.LeaseHeld) as info, session.turn("t2", last=last, wait_ms=1):
+                raise AssertionError("the block was entered")
+            assert "session.enqueue" in str(info.value)
+        with refused(bench, holdfast.LeaseHeld), store.transaction() as tx, tx.sessions.handle("chat").turn("t2"):
+            raise AssertionError("the block was entered")
+        with session.turn("t1", wait_ms=0) as turn:
+            assert turn.replayed
+        clock.advance(60_001)
+        with session.turn("t2", wait_ms=0) as turn:
+            turn.add("after the claim ended")
+        assert turn.revision == 2
+
     def test_an_id_may_be_of_a_subclass_of_text(self, store: BlockingStore, bench: Bench) -> None:
         session = store.sessions.create(Text("chat"), labels={"user": Text("ann")})
         session.commit(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.leases import Lease, OnProcess, OnSession
 from holdfast.processes import Completed, External
+from holdfast.queue import Group
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.queue import work
@@ -53,6 +56,29 @@ class WorkerContract(Contract):
         holder = store.leases.holder(OnSession("c"))
         assert holder is not None
         assert list(store.workers.list()) == [], "a heartbeat without a worker lists none"
+
+    def test_everything_that_a_worker_holds_is_renewed_by_its_id(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        lost = claimed(store, "lost")
+        clock.advance(1_000)
+        for text in ("1", "2"):
+            store.queue.enqueue(work(text, session_id="a", merge_key=Group("g")))
+        both = store.queue.claim("a", owner_id="w1", ttl_ms=1_000, max_batches=2)
+        assert both is not None
+        assert len(both.batches) == 2
+        own, lease = claimed(store, "b"), leased(store, "r1")
+        other, long = claimed(store, "c", owner_id="w2"), claimed(store, "d", ttl_ms=DAY_MS)
+        clock.advance(999)
+        assert store.workers.renew("w1", ttl_ms=5_000) == 4
+        assert store.workers.renew("w3", ttl_ms=5_000) == 0
+        clock.advance(4_999)
+        for claim in (both, own, long):
+            store.queue.complete(claim)
+        store.processes.complete("r1", Completed(), lease=lease)
+        for claim in (lost, other):
+            with pytest.raises(holdfast.ClaimLost):
+                store.queue.complete(claim)
 
     def test_a_lost_claim_does_not_keep_the_others_from_being_renewed(
         self, store: BlockingStore, clock: ManualClock

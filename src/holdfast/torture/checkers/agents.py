@@ -1,6 +1,6 @@
 """Checks what became of agents: durable runs with steps, branches, signals, children and continuations.
 
-Witnesses that know nothing of each other: the signals that were sent, the notes that steps made of their own calls, and
+Independent witnesses: the signals that were sent, the notes that steps made of their own calls, and
 the logs and outcomes in the store. A step may be called more than once; its record counts once, and everything after it
 has seen that record.
 """

@@ -52,7 +52,7 @@ def _contents(log: Sequence[Entry], appends: Sequence[Call]) -> Iterator[str]:
 
 
 def _order(log: Sequence[Entry], appends: Sequence[Call]) -> Iterator[str]:
-    """Check that an event stands behind every event that was acknowledged before it was appended."""
+    """Check that an event follows every event that was acknowledged before it was appended."""
     calls: dict[Hashable, list[Call]] = {}
     for call in appends:
         calls.setdefault(frozen(call.given), []).append(call)

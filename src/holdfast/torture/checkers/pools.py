@@ -1,6 +1,6 @@
 """Checks what a pool of workers did: each piece of work is settled once, by its last claim, in its session's order.
 
-Three witnesses that know nothing of each other: the list of what was given, the notes that handlers made of their own
+Three independent witnesses: the list of what was given, the notes that handlers made of their own
 calls, and the store at the end. A handler may be called more than once for one piece; its settlement counts once.
 """
 
