@@ -3,7 +3,7 @@
 Usage: python tools/citus.py [--layout schema|family|plain] [--durable] [--run COMMAND ...]
 
 Without `--run`, the servers stay until this program is interrupted. With it, the command runs with the URL in the
-variable HOLDFAST_CITUS_URL and in the place of every `{url}`, and its exit code is returned. Either way all servers and
+variable HOLDFAST_CITUS_URL and in place of every `{url}`, and its exit code is returned. Either way all servers and
 their files are removed at the end.
 
 Layouts: `schema` puts all tables of the schema `holdfast` on one worker, and `family` spreads them over the workers by

@@ -47,11 +47,11 @@ Call = Callable[[holdfast.Store, int], Awaitable[Any]]
 INTRODUCTION = """# Plans of the hot paths
 
 Each hot path on PostgreSQL is one call of a server function
-([decision 40](../adr/0040-a-hot-path-is-a-server-function-that-proves-a-hint.md)). These are the plans of the
-statements inside, as `auto_explain` logged them on PostgreSQL {versions}: one session of {long:,} turns and {long:,}
-waiting batches, and one log of {long:,} events, among {short} short ones, after `ANALYZE`. Every look-up is an index
-scan by a key or a range of an index. Costs and times are left out: they depend on the machine. A plan that differs
-between the servers stands there for each. Written by `python tools/explain.py`.
+([decision 40](../adr/0040-a-hot-path-is-a-server-function-that-proves-a-hint.md)). This page shows the plans of the
+statements in these functions, as logged by `auto_explain` on PostgreSQL {versions}. The database has {short} short
+sessions, one session of {long:,} turns and {long:,} pending batches, and one log of {long:,} events; `ANALYZE` was run.
+Every read is an index scan by a key or a range. Costs and times are omitted, because they depend on the machine. If the
+servers chose different plans, both are shown. `python tools/explain.py` generates this page.
 """
 
 

@@ -131,23 +131,22 @@ COMMAND_LINE = "command-line.md"
 COMMAND_LINE_HEAD = """\
 # The command line
 
-`holdfast`, or `python -m holdfast`, looks into any store that the library opens. The store is named by `--url` or by
-the environment variable `HOLDFAST_URL`. Only `init` makes a store, and only `migrate` upgrades one.
+`holdfast`, or `python -m holdfast`, inspects and maintains a store. Name the store with `--url` or the environment
+variable `HOLDFAST_URL`. Only `init` creates a store, and only `migrate` upgrades one.
 
-Results go to standard output, everything else to standard error. An error is one line that says what to do; `--debug`
-shows its traceback. Colours and progress bars appear on a terminal only, and colours never if `NO_COLOR` is set.
-Control characters in what is stored are shown as escapes, so that no stored text can steer a terminal.
+Results go to standard output, everything else to standard error. An error is one line that ends with the next step;
+`--debug` shows its traceback. Colours and progress bars need a terminal, and `NO_COLOR` turns colours off. Control
+characters in stored text are escaped.
 
-A command that removes something asks first. Without a terminal it is refused, unless `--yes` is given.
+A command that deletes asks first. Without a terminal, it needs `--yes`.
 
-With `--json` a command prints one JSON value. Its keys are the ones that are listed here, and are only ever added to.
-Records have the fields of the record that is named, bytes are base64, and times are milliseconds since the epoch.
-An error is one JSON object on standard error: `error` (its class), `message`, `exit_code`, and for errors of the store
-`retryable` and `outcome`.
-A length of time is a number with a unit: `500ms`, `30s`, `15m`, `12h`, `7d`.
+With `--json` a command prints one JSON value with the keys listed here. Later versions may add keys. A record has the
+fields of its class, bytes are base64, and times are milliseconds since the epoch. An error is one JSON object on
+standard error: `error` (its class), `message`, `exit_code`, and for errors of the store `retryable` and `outcome`.
+A duration is a number with a unit: `500ms`, `30s`, `15m`, `12h`, `7d`.
 
-[How to look into a store](../how-to/look-into-a-store.md) shows the commands at work.
-[Moving sessions](../explanation/moving-sessions.md) says what `export`, `import` and `copy` move, and the file format.
+[How to look into a store](../how-to/look-into-a-store.md) shows examples. [Moving
+sessions](../explanation/moving-sessions.md) describes `export`, `import`, `copy` and the file format.
 """
 
 
