@@ -7,12 +7,37 @@ longer than the CPU time that all threads of the process used in it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
+import json
 import time
 from collections.abc import Awaitable, Callable
 
 TICK_S = 0.001
 """Sleep of the ticker: any time beyond it is the gap."""
+
+USUAL_PIECE_S = 0.0025
+"""Processor time of one `piece_of_work` on the machine that the bounds were chosen on."""
+
+
+def piece_of_work() -> None:
+    """Encode and decode JSON and add numbers: what large calls spend their time on."""
+    json.loads(json.dumps([{"id": number, "text": "x" * 20} for number in range(2_000)]))
+
+
+@functools.cache
+def slowness() -> float:
+    """Return how many times longer this machine computes than the one that the bounds were chosen on, at least 1.
+
+    The same machine was seen to compute five times slower on another day.
+    """
+
+    def piece_s() -> float:
+        before = time.thread_time()
+        piece_of_work()
+        return time.thread_time() - before
+
+    return max(1.0, min(piece_s() for _ in range(20)) / USUAL_PIECE_S)
 
 
 async def longest_gap_ms(call: Callable[[], Awaitable[object]]) -> float:

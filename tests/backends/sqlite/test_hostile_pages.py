@@ -149,7 +149,7 @@ def test_a_count_that_does_not_end_says_why(tmp_path: Path) -> None:
             store.maintenance.stats()
         assert store.sessions.handle("chat").load() is not None, "the store continues"
         found = {finding.table for finding in store.maintenance.verify().findings}
-    assert found == {"database", "sessions"}
+    assert found == {"database", "sessions", "usage"}, "the first counter of a session is in its row"
 
 
 def test_rows_that_come_again_and_again_do_not_fill_the_memory(tmp_path: Path) -> None:
