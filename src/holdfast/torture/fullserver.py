@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,9 @@ ROOMY_BYTES = 512 * 1024 * 1024
 PAGE_BYTES = 4_096
 MOST_PAGES = 100
 """Most room that is left: enough for some dozen turns."""
+
+RECOVERY_S = 10.0
+"""Longest that a server may recover, once there is room: its log is short."""
 
 TABLESPACE = "small"
 
@@ -126,7 +130,7 @@ def _fill(own: PostgresScratch, server: Server, disk: Disk, dice: random.Random,
             else:
                 refused = True
                 disk.clear()
-                _restart(server)
+                _bring_back(own, server)
                 child.say("room")
                 is_stored = child.hear()
                 if told[1:] not in {("not_applied", True), ("unknown", True)} or (is_stored and told[1] != "unknown"):
@@ -140,12 +144,33 @@ def _fill(own: PostgresScratch, server: Server, disk: Disk, dice: random.Random,
     return wrong
 
 
-def _restart(server: Server) -> None:
-    """Start the server if it has stopped."""
+def _bring_back(own: PostgresScratch, server: Server) -> None:
+    """Start the server if it has stopped. Kill it first if its recovery hangs, as a recovery without room may."""
+    deadline_s = time.monotonic() + RECOVERY_S
+    while not _answers(own):
+        if time.monotonic() > deadline_s:
+            server.kill()
+            return
+        try:
+            os.kill(server.pid, 0)
+        except (OSError, ValueError):
+            server.start()
+            return
+        time.sleep(0.05)
+
+
+def _answers(own: PostgresScratch) -> bool:
+    import asyncpg
+
     try:
-        os.kill(server.pid, 0)
-    except (OSError, ValueError):
-        server.start()
+        own.ask(_ask_nothing)
+    except (OSError, asyncpg.PostgresError):
+        return False
+    return True
+
+
+async def _ask_nothing(_: Any) -> None:
+    """Do nothing on a connection: that it opened is the answer."""
 
 
 def obstacle(scratch: Scratch) -> str | None:
