@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -112,8 +112,8 @@ PLANTED = (
     ("tests/test_state_machine.py", "-k", "notices"),
 )
 NOT_RUN = {
-    "clock of the server": "a server whose clock can be set is needed; doctor names a clock that differs",
-    "every released version's schema": "nothing was released yet",
+    "clock of the server": "needs a server whose clock can be set; doctor names a clock that differs",
+    "every released version's schema": "there is no release yet",
 }
 """Rows of the programme that are not run here, and why."""
 
@@ -407,20 +407,20 @@ def page(report: Report) -> str:
         "<!-- Written by tools/reliability.py. -->",
         "",
         f"Run on {report.day} at commit `{report.commit}`: {report.minutes:.0f} minutes, seed {report.seed}.",
-        *(f"Violated or unnoticed at first, and run again: {note}." for note in report.again),
+        *(f"Failed at first, repeated after a fix: {note}." for note in report.again),
         f"Python {platform.python_version()}, {platform.system()} {platform.release()} on {platform.machine()}, "
         f"{os.cpu_count()} cores, SQLite {apsw.sqlite_lib_version()}, PostgreSQL {report.server}, "
         f"asyncpg {version('asyncpg')}.",
         "",
-        f"**{whole} of {rows(len(run))} ran as often as a release asks and held; {len(short)} held with fewer cases;",
-        f"{len(violated)} violated; {len(results) - len(run)} skipped.** Fewer cases are weaker evidence.",
+        f"**Of {rows(len(run))}, {whole} held with all cases that a release asks for, {len(short)} held with fewer,",
+        f"and {len(violated)} were violated.** Fewer cases are weaker evidence. Skipped: {len(results) - len(run)}.",
         "",
-        "A run is one seed on a new store. The cases of a run are not independent: images of one",
-        "recording, kills on one store. So the last column counts runs: 0 violations in n runs mean, with 95 %",
-        "confidence, that fewer than 3/n of such runs would show one. With fewer than three runs it means nothing.",
+        "A run is one seed on a new store. Its cases depend on each other: they are images of one recording, or kills",
+        "on one store. So the last column counts runs: after n runs without a violation, fewer than 3/n of such runs",
+        "would show one, with 95 % confidence. With fewer than three runs there is no bound.",
         "[Faults](docs/explanation/faults.md) describes each fault and its limits.",
         "",
-        "| what | on | must hold | reached, of what a release asks | runs | violations | violated runs, at most |",
+        "| test | on | must hold | cases, of those for a release | runs | violations | violated runs, at most |",
         "|---|---|---|---|---|---|---|",
         *(row(result) for result in run),
         "",
@@ -430,8 +430,8 @@ def page(report: Report) -> str:
         "",
         "## Skipped and not run",
         "",
-        *(f"- {result.fault} on {BACKENDS[result.backend]}: {result.skipped}" for result in results if result.skipped),
-        *(f"- not run: {name}: {reason}" for name, reason in NOT_RUN.items()),
+        *skips(results),
+        *(f"- {reason}: {name}" for name, reason in NOT_RUN.items()),
         *(
             f"- {len(result.unjudged)} runs of {result.fault} on {BACKENDS[result.backend]} could not be judged"
             for result in results
@@ -440,9 +440,9 @@ def page(report: Report) -> str:
         "",
         "## Planted bugs",
         "",
-        f"{len(report.caught)} bugs were planted, one at a time, and noticed.",
+        f"{len(report.caught)} bugs were planted, one at a time, and noticed. By test:",
         "",
-        *(f"- {name}" for name in report.caught),
+        *by_test(report.caught),
         *(f"- **NOT noticed: {name}**" for name in report.missed),
         "",
     ]
@@ -453,6 +453,26 @@ def page(report: Report) -> str:
             lines += [f"`{again(result, one)}`", "", "```", *shown, "```"]
             lines.append("")
     return "\n".join([*lines, *track_record()]).rstrip() + "\n"
+
+
+def skips(results: Sequence[Result]) -> list[str]:
+    """Return the skipped rows, one line for each reason."""
+    names: dict[str, list[str]] = {}
+    for result in results:
+        if result.skipped:
+            names.setdefault(result.skipped, []).append(result.fault)
+    return [f"- {reason}: {', '.join(faults)}" for reason, faults in names.items()]
+
+
+def by_test(caught: Sequence[str]) -> list[str]:
+    """Return the planted bugs, one line for each test that noticed some."""
+    bugs: dict[str, list[str]] = {}
+    for name in caught:
+        test, _, bug = name.removesuffix("]").partition("[")
+        bugs.setdefault(test, []).append(bug)
+    return [
+        f"- {test}: {', '.join(f'`{bug}`' for bug in found if bug)}".removesuffix(": ") for test, found in bugs.items()
+    ]
 
 
 def again(result: Result, violation: Violation) -> str:
@@ -471,7 +491,7 @@ def rows(count: int) -> str:
 def row(result: Result) -> str:
     """Return one line of the table."""
     judged = result.runs - len(result.unjudged)
-    bound = f"{3 / judged:.1e}" if judged >= ENOUGH_RUNS and not result.violations else "-"
+    bound = f"{3 / judged:.1%}" if judged >= ENOUGH_RUNS and not result.violations else "-"
     reached = f"{result.cases:,} of {result.wanted:,} {result.unit}"
     return (
         f"| {result.fault} | {BACKENDS[result.backend]} | {' '.join(result.invariants)} | {reached} | "
