@@ -31,7 +31,6 @@ NAMING_CALLS = frozenset(
         "_locking",
         "_number",
         "_one",
-        "_prove",
         "_run",
         "_store",
         "_store_all",

@@ -124,7 +124,7 @@ def test_a_listener_that_cannot_connect_warns_once_and_says_when_it_listens_agai
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="holdfast")
     monkeypatch.setattr(listener, "RETRY_FIRST_S", 0.001)
-    monkeypatch.setattr(listener, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(listener, "CHECK_EVERY_S", 0.001)
 
     class Connection:
         """The part of a driver's connection that a listener uses."""

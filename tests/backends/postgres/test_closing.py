@@ -45,7 +45,7 @@ def test_a_close_that_was_interrupted_continues_and_can_be_repeated(clean_postgr
     store = holdfast.open_blocking(clean_postgres_url)
     backend: Any = store._backend
     store.sessions.create("chat")
-    right = backend._let_go
+    right = backend._close_connections
     go_on = threading.Event()
     main = threading.main_thread().ident
     assert main is not None
@@ -60,7 +60,7 @@ def test_a_close_that_was_interrupted_continues_and_can_be_repeated(clean_postgr
 
     before = signal.signal(signal.SIGUSR2, stop)
     try:
-        backend._let_go = held
+        backend._close_connections = held
         with pytest.raises(KeyboardInterrupt):
             store.close()
     finally:

@@ -40,7 +40,7 @@ def wait_for(condition: Any, within_s: float = 10) -> None:
 def test_a_connection_listens_only_while_there_is_a_waiter(
     open_store: Any, administrator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for pause in ("QUIET_S", "LOOK_EVERY_S"):
+    for pause in ("QUIET_S", "CHECK_EVERY_S"):
         monkeypatch.setattr(listening, pause, 0.05)
     store = open_store()
     store.write(tell)
@@ -107,7 +107,7 @@ def test_a_listener_that_was_terminated_comes_back_and_catches_up(open_store: An
 def test_a_notify_that_never_came_is_made_good_by_the_poll(open_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def silence(notifier: Notifier, payload: str) -> None: ...
 
-    for pause in ("SAFETY_POLL_S", "LOOK_EVERY_S"):
+    for pause in ("SAFETY_POLL_S", "CHECK_EVERY_S"):
         monkeypatch.setattr(listening, pause, 0.05)
     one, other = open_store(), open_store()
     change = one.backend.watch("topic")
@@ -250,7 +250,7 @@ def test_behind_a_pooler_waiters_poll_or_listen_past_it(
 
 
 def test_a_listener_whose_server_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for pause in ("LOOK_EVERY_S", "PING_EVERY_S"):
+    for pause in ("CHECK_EVERY_S", "PING_EVERY_S"):
         monkeypatch.setattr(listening, pause, 0.01)
     monkeypatch.setattr(listening, "RETRY_FIRST_S", 0.001)
 
@@ -347,8 +347,8 @@ def test_topics_of_many_commits_are_sent_together_and_never_twice_in_two_millise
         told = [one for _, payload in sent for one in payload.partition(":")[2].split(",")]
         assert sorted(told) == sorted(digest(f"topic-{number}") for number in range(1_000))
         assert len(sent) < 20
-        assert notifier.heard(sent[0][1]) == [], "its own messages are no news"
-        assert Notifier(send).heard(sent[0][1]) == sent[0][1].partition(":")[2].split(",")
+        assert notifier.from_others(sent[0][1]) == [], "its own messages are no news"
+        assert Notifier(send).from_others(sent[0][1]) == sent[0][1].partition(":")[2].split(",")
 
     asyncio.run(body())
 

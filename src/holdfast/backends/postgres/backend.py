@@ -30,7 +30,7 @@ from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.backends.postgres.open_transaction import PostgresOpenTransaction
 from holdfast.backends.postgres.pool import CallerPool, Connections, Pool, close_gracefully
 from holdfast.backends.postgres.positions import UNKNOWN, position_of, system_text
-from holdfast.backends.postgres.replica import ACQUIRE_MS, FreshReads, ProvenConnections, TimelineCheck
+from holdfast.backends.postgres.replica import ACQUIRE_MS, FreshReads, TimelineCheck, VerifiedConnections
 from holdfast.backends.postgres.schema_setup import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.server_watch import ServerWatch
 from holdfast.backends.postgres.session_queue import SessionQueue
@@ -132,7 +132,7 @@ class PostgresBackend:
                 await backend._retried(connections.fill)
             if backend._replica is not None:
                 await backend._replica.learn()
-                await backend._fresh.look()
+                await backend._fresh.probe()
         except BaseException:
             await backend.close()
             raise
@@ -314,9 +314,9 @@ class PostgresBackend:
 
         return ReadingBackend(self, read)
 
-    def _open_replica(self, timeline_check: TimelineCheck) -> ProvenConnections:
+    def _open_replica(self, timeline_check: TimelineCheck) -> VerifiedConnections:
         pool = Pool(self._address.connect_reader, _direct(self._options))
-        return ProvenConnections(pool, self._executor.runner, self._options.schema, self._identify, timeline_check)
+        return VerifiedConnections(pool, self._executor.runner, self._options.schema, self._identify, timeline_check)
 
     def _reading_executor(self, connections: Connections, options: PostgresOptions) -> Executor:
         executor = Executor(connections, self._texts, options, self._clock, ServerWatch(_nothing))
@@ -344,7 +344,7 @@ class PostgresBackend:
         return await self._waiting.offload(call)
 
     def _receive(self, payload: str) -> None:
-        self._signals.publish(self._notifier.heard(payload))
+        self._signals.publish(self._notifier.from_others(payload))
 
     async def _send(self, payload: str) -> None:
         connection = await self._connections.acquire()
@@ -459,10 +459,10 @@ class PostgresBackend:
         """Start to close the connections, once."""
         if self._closing is None:
             # In a task of its own, so that a cancelled or interrupted call leaves nothing half closed.
-            self._closing = asyncio.ensure_future(self._let_go())
+            self._closing = asyncio.ensure_future(self._close_connections())
         return self._closing
 
-    async def _let_go(self) -> None:
+    async def _close_connections(self) -> None:
         await self._idle.wait()
         for part in (self._executor.shared, self._notifier, self._listener, self._connections):
             await part.close()

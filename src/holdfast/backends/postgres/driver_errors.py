@@ -162,7 +162,7 @@ def failure_kind(error: BaseException) -> FailureKind:
         return FailureKind.SILENT
     if isinstance(error, TimeoutError):
         return FailureKind.OTHER
-    if isinstance(error, asyncpg.InterfaceError) and not any(said in str(error) for said in CONNECTION_GONE):
+    if isinstance(error, asyncpg.InterfaceError) and not any(words in str(error) for words in CONNECTION_GONE):
         return FailureKind.OTHER
     return FailureKind.LOST
 

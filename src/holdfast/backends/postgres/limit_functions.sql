@@ -72,7 +72,7 @@ END;
 $$;
 
 -- Takes a slot for a claim that begins with a batch of this kind and key (rules.limits: admission, taken). Without a claim,
--- only tells if there is one. The caller has locked the session's queue.
+-- only reports whether there is one. The caller has locked the session's queue.
 -- Returns free (the kind has no limit), open (taken), closed (the kind has no free slot or is paused), full (the key has
 -- none: its session must wait for it), busy (another transaction has locked the slots, and p_waits is false).
 CREATE OR REPLACE FUNCTION {schema}.take_slot_v1(

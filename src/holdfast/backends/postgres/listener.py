@@ -1,8 +1,8 @@
 """Wake waiters by LISTEN, without losing changes that LISTEN may miss.
 
 One connection listens for the whole store, only while there are waiters. All waiters are woken once when it begins to
-listen, because changes before are unknown, and when the connection turns out to be dead. Every 30 seconds those are
-woken that have missed a change, because a sender may die between its commit and its NOTIFY; once a second if LISTEN is
+listen, because earlier changes are unknown, and when the connection turns out to be dead. Every 30 seconds, those that
+missed a change are woken, because a sender may die between its commit and its NOTIFY; once a second if LISTEN is
 impossible.
 """
 
@@ -36,7 +36,7 @@ PING_EVERY_S = 5.0
 PING_TIMEOUT_S = 3.0
 """Timeout of the ping that detects a dead connection."""
 
-LOOK_EVERY_S = 5.0
+CHECK_EVERY_S = 5.0
 """Longest sleep between two checks for due work."""
 SHORTEST_SLEEP_S = 0.001
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 1.0
@@ -137,7 +137,7 @@ class Listener:
         polled_s = pinged_s = now_s = loop.time()
         quiet_s: float | None = None
         while not lost.done():
-            ends_s = [polled_s + SAFETY_POLL_S, pinged_s + PING_EVERY_S, now_s + LOOK_EVERY_S]
+            ends_s = [polled_s + SAFETY_POLL_S, pinged_s + PING_EVERY_S, now_s + CHECK_EVERY_S]
             if quiet_s is not None:
                 ends_s.append(quiet_s + QUIET_S)
             await asyncio.wait([lost], timeout=max(SHORTEST_SLEEP_S, min(ends_s) - now_s))

@@ -50,7 +50,7 @@ class Call(Generic[T]):
         if self._task is not None:
             self._task.cancel()
 
-    def turn_away(self) -> None:
+    def reject(self) -> None:
         """End a call that came too late for the loop. Runs in the loop's thread."""
         self.is_late = True
         self.done.release()
@@ -109,13 +109,13 @@ class LoopThread:
             loop.close()
             # A caller adds its call before it wakes the loop: one that adds it later finds the loop closed.
             for call in list(self._accepted):
-                call.turn_away()
+                call.reject()
 
     def _begin(self, call: Call[Any]) -> None:
         self._accepted.discard(call)
         if self._stopped:
             # The loop would end before the call.
-            call.turn_away()
+            call.reject()
         else:
             call.start()
 

@@ -47,7 +47,7 @@ class Notifier:
         if self._pending and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def heard(self, payload: str) -> list[str]:
+    def from_others(self, payload: str) -> list[str]:
         """Return the digests in a payload; none of this store's own, which has woken its waiters already."""
         origin, _, digests = payload.partition(":")
         return [] if origin == self._origin else digests.split(",")

@@ -149,7 +149,7 @@ class PostgresOpenTransaction(OpenTransaction):
                 return Unavailable(f"{self._label}: another transaction interfered: raise, and run the block again")
             case FailureKind.LOST | FailureKind.SILENT:
                 if self.left_s() <= 0:
-                    # The server's limit was quicker than the timer.
+                    # The server's limit ended it before the timer.
                     self._end = End.EXPIRED
                     return self.error_of_end()
                 return Unavailable(f"{self._label}: the connection was lost, and all was rolled back: run it again")

@@ -52,7 +52,7 @@ class Connections(Protocol):
         ...
 
 
-class Pooled:
+class PooledConnection:
     """A pooled connection and its age."""
 
     __slots__ = ("born_s", "connection", "idle_since_s")
@@ -73,10 +73,10 @@ class Pool:
         self._acquire_s = options.acquire_timeout_ms / 1000
         self._idle_s = seconds_of(options.idle_timeout_ms)
         self._lifetime_s = seconds_of(options.max_lifetime_ms)
-        self._idle: list[Pooled] = []
-        self._used: dict[Connection, Pooled] = {}
+        self._idle: list[PooledConnection] = []
+        self._used: dict[Connection, PooledConnection] = {}
         self._opening = 0
-        self._waiters: deque[asyncio.Future[Pooled | None]] = deque()
+        self._waiters: deque[asyncio.Future[PooledConnection | None]] = deque()
         self._cleanup: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -99,7 +99,7 @@ class Pool:
     async def acquire(self) -> Connection:
         """Return the most recently used connection, a new one, or the next that is released. FIFO among waiters."""
         deadline_s = time.monotonic() + self._acquire_s
-        pooled: Pooled | None = None
+        pooled: PooledConnection | None = None
         if self._closed:
             raise StoreClosed
         if not self._waiters:
@@ -114,7 +114,7 @@ class Pool:
         self._used[pooled.connection] = pooled
         return pooled.connection
 
-    def _take_idle(self) -> Pooled | None:
+    def _take_idle(self) -> PooledConnection | None:
         while self._idle:
             pooled = self._idle.pop()
             if not pooled.connection.is_closed() and not self._expired(pooled):
@@ -122,12 +122,12 @@ class Pool:
             self._close_later(pooled.connection)
         return None
 
-    def _expired(self, pooled: Pooled) -> bool:
+    def _expired(self, pooled: PooledConnection) -> bool:
         return time.monotonic() - pooled.born_s >= self._lifetime_s
 
-    async def _wait(self, deadline_s: float) -> Pooled | None:
+    async def _wait(self, deadline_s: float) -> PooledConnection | None:
         """Return the next connection that is released, or None: the caller may open one."""
-        waiter: asyncio.Future[Pooled | None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[PooledConnection | None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
             # Not wait_for, which in Python 3.11 loses a cancellation that coincides with the result.
@@ -140,7 +140,7 @@ class Pool:
             self._give_up(waiter)
             raise
 
-    def _give_up(self, waiter: asyncio.Future[Pooled | None]) -> None:
+    def _give_up(self, waiter: asyncio.Future[PooledConnection | None]) -> None:
         with suppress(ValueError):
             self._waiters.remove(waiter)
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
@@ -160,7 +160,7 @@ class Pool:
             NextStep("raise", "options.acquire_timeout_ms"),
         )
 
-    async def _open(self, deadline_s: float) -> Pooled:
+    async def _open(self, deadline_s: float) -> PooledConnection:
         """Open a connection, for which the caller has reserved a place in `_opening`."""
         try:
             connection = await self._connect_and_check(max(0.001, deadline_s - time.monotonic()))
@@ -171,7 +171,7 @@ class Pool:
                 raise DriverFailure(error) from error
             raise
         self._opening -= 1
-        pooled = Pooled(connection, time.monotonic())
+        pooled = PooledConnection(connection, time.monotonic())
         if self._closed:
             self._close_later(connection)
             raise StoreClosed
@@ -197,7 +197,7 @@ class Pool:
             pooled.idle_since_s = time.monotonic()
             self._offer(pooled)
 
-    def _offer(self, pooled: Pooled) -> None:
+    def _offer(self, pooled: PooledConnection) -> None:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -257,7 +257,7 @@ class Pool:
         """Close connections that are too old, or idle for too long and above the minimum."""
         self._cleanup = None
         now_s = time.monotonic()
-        kept: list[Pooled] = []
+        kept: list[PooledConnection] = []
         spare = self.size - self._least
         for pooled in self._idle:
             idle = now_s - pooled.idle_since_s >= self._idle_s and spare > 0

@@ -3,7 +3,7 @@
 -- The ready row of a session is the lock of its queue. A claim locks it FOR UPDATE, so that claims in one session are
 -- serialized. Enqueueing locks it FOR KEY SHARE, or FOR UPDATE if it changes the session's offer. Settling locks it FOR
 -- UPDATE only if the session offers no other work: then the settled work may have blocked other work, or was the last.
--- So a row never offers work too late. It may promise too much, and then the claim that finds no work corrects it. The
+-- So a row never offers work too late. It may offer work that is gone, and then the claim that finds none corrects it. The
 -- head of the session is never locked.
 --
 -- Rows are looked up by their whole key, one key at a time, with conditions that fit only one index (see schema.sql):
@@ -1051,7 +1051,7 @@ BEGIN
                 RETURN;
             END IF;
         END IF;
-        -- The row promised too much.
+        -- The offer was stale.
         PERFORM {schema}.touch_ready_v1(v_family, v_session_key, p_given_ms, true);
         v_passed := v_passed || v_session_key;
     END LOOP;

@@ -79,7 +79,7 @@ class TimelineCheck:
             )
 
 
-class ProvenConnections:
+class VerifiedConnections:
     """Implements `Connections` over others. Returns only connections to a replica of the store's database."""
 
     def __init__(
@@ -111,14 +111,14 @@ class ProvenConnections:
         connection = await self._connections.acquire()
         try:
             if connection not in self._proven:
-                await self._prove(self._runner(connection))
+                await self._verify(self._runner(connection))
                 self._proven.add(connection)
         except BaseException:
             await self._connections.discard(connection)
             raise
         return connection
 
-    async def _prove(self, runner: StatementRunner) -> None:
+    async def _verify(self, runner: StatementRunner) -> None:
         [found] = await runner.all("identify", self._schema)
         *database, schema = found
         expected = self._expected
@@ -159,7 +159,7 @@ class ReachedConnections:
         connection = await self._connections.acquire()
         try:
             runner = self._executor.runner(connection)
-            standing = await self._look(runner)
+            standing = await self._read_status(runner)
             if self._following is not None and standing.timeline > self._position.timeline:
                 # A promoted server gives the numbers of the primary's later transactions to others.
                 await self._following.require(standing.timeline)
@@ -167,7 +167,7 @@ class ReachedConnections:
             if is_unknown:
                 # A transaction that ended during the check no longer held a lock, and its end was not seen yet: check
                 # again.
-                standing = await self._look(runner)
+                standing = await self._read_status(runner)
                 is_unknown = standing.lacks(self._position)
         except BaseException:
             await self._connections.discard(connection)
@@ -179,7 +179,7 @@ class ReachedConnections:
             raise UnknownPosition(self._position.text)
         raise NotReached
 
-    async def _look(self, runner: StatementRunner) -> TransactionStatus:
+    async def _read_status(self, runner: StatementRunner) -> TransactionStatus:
         if self._executor.pooled:
             # Behind a pooler, only a transaction sends the two messages of one statement to the same server.
             await self._executor.begin(runner, writes=False)
@@ -248,7 +248,7 @@ class FreshReads:
             self._away_until_s = now_s + AWAY_S
         return True
 
-    async def look(self) -> None:
+    async def probe(self) -> None:
         """Check the replica once. Refuse a URL of another database, but accept a server that is down."""
         if self._replica is not None:
             try:

@@ -261,7 +261,7 @@ BEGIN
         END LOOP;
         v_now_ms := {schema}.now_ms_v1(p_given_ms);
         IF v_run.claimable_at_ms IS NULL OR v_run.claimable_at_ms > v_now_ms THEN
-            -- Another transaction was quicker. The next lookup has a newer snapshot.
+            -- Another transaction inserted it first. The next lookup has a newer snapshot.
             CONTINUE;
         END IF;
         IF v_lease.token_hash IS NOT NULL AND v_lease.expires_at_ms > v_now_ms THEN

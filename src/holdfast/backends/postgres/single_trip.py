@@ -64,7 +64,7 @@ class SingleTrip(RunFunctions, TurnFunctions):
 
     patience = 1
 
-    LOOKS_LOCK = False
+    READS_LOCK = False
 
     def __init__(
         self, runner: LateRunner, cache: RowCache, *, test_ms: int | None, shared: SharedTrips | None = None

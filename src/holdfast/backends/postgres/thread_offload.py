@@ -41,8 +41,8 @@ class LeaveLoop:
         yield self
 
 
-class PassedOn:
-    """Waits on the event loop for anything else that an operation awaits there."""
+class ForeignAwait:
+    """Passes on to the event loop anything else that an operation awaits."""
 
     __slots__ = ("_value",)
 
@@ -122,7 +122,7 @@ class Steps:
 
 def _awaitable(value: object) -> Awaitable[Any]:
     start: Callable[[], Awaitable[Any]] | None = getattr(value, "start", None)
-    return PassedOn(value) if start is None else start()
+    return ForeignAwait(value) if start is None else start()
 
 
 class Cancelled(Exception):

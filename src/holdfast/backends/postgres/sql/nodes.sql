@@ -196,7 +196,7 @@ FROM {schema}.nodes
 WHERE mark = 1
     AND ($1::bigint IS NULL OR session_key = $1::bigint)
 
--- Differs: found by the index of tombstoned nodes and locked, so that two at work at once share them out.
+-- Differs: found by the index of tombstoned nodes and locked, so that concurrent vacuums take different nodes.
 -- name: vacuum_nodes
 WITH found AS (
     SELECT

@@ -88,7 +88,7 @@ CROSS JOIN (
         AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $1::bigint)
 ) AS queue
 
--- Differs: an index that could not be built to its end is there, and of no use.
+-- Differs: an index whose creation failed exists, but is never used.
 -- name: find_indexes
 SELECT class.relname::text
 FROM pg_catalog.pg_index AS entry

@@ -36,7 +36,7 @@ WHERE sequence = $1::bigint
 FOR UPDATE
 -- end part
 
--- Differs: as the unique index is written, which knows no NULL.
+-- Differs: written like the expression of the unique index, in which NULL is replaced.
 -- name: find_subscription_key
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,

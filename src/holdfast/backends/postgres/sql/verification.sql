@@ -603,7 +603,7 @@ SELECT count(terminal_state)
 FROM {schema}.events
 WHERE process_id = $1::text
 
--- Differs: pages and indexes are the server's affair. `dead` follows from the deletion, and statements rely on it.
+-- Differs: the server has its own checks of pages and indexes. `dead` follows from the deletion, and statements rely on it.
 -- name: check_structures
 SELECT format('session %s: dead is %s', session_key, coalesce(dead::text, 'NULL'))
 FROM {schema}.sessions

@@ -11,7 +11,7 @@ from holdfast.backends.postgres.transaction.base import Base
 from holdfast.records.diagnosis import PostgresFacts, StoreFacts
 from holdfast.statements import index_names
 
-CENSUS = (
+STATS_COLUMNS = (
     "sessions", "deleted_sessions", "revisions", "nodes", "blobs", "blob_bytes", "pending_batches", "claimed_batches",
     "settled_batches", "attachments", "attachment_bytes", "processes", "running_processes", "events", "grants",
     "live_leases", "subscriptions", "occurrences", "undelivered", "schedules", "artifacts",
@@ -57,15 +57,15 @@ class Housekeeping(Base):
         [counts] = await self._values("stats", now_ms)
         return {
             "schema_version": await self._number("find_version"),
-            **dict(zip(CENSUS, counts, strict=True)),
+            **dict(zip(STATS_COLUMNS, counts, strict=True)),
             "bytes_on_disk": await self._number("bytes_on_disk", self._schema),
         }
 
     async def facts(self, now_ms: int) -> StoreFacts:
         [(leases, lease_ms, deliveries, delivery_ms, work, work_ms)] = await self._values("waiting", now_ms)
         there = {name for (name,) in await self._values("find_indexes", self._schema)}
-        [told] = await self._values("server_facts", self._schema)
-        answers = dict(zip(PostgresFacts.__struct_fields__, told, strict=True))
+        [engine] = await self._values("server_facts", self._schema)
+        answers = dict(zip(PostgresFacts.__struct_fields__, engine, strict=True))
         answers["log_bytes"] = await self._number("log_bytes") if answers["log_bytes"] else None
         return StoreFacts(
             now_ms=now_ms,

@@ -38,7 +38,7 @@ NOTHING: Final = (None,)
 
 SMALL_BYTES: Final = 1 << 16
 SMALL_ROWS: Final = 16
-"""A turn up to these sizes fits into one call without a closer look."""
+"""A turn up to these sizes fits into one call without a closer check."""
 
 
 class TurnFunctions(FunctionCalls):
@@ -52,7 +52,7 @@ class TurnFunctions(FunctionCalls):
     def _wrote(self, row: Head | r.ProcessRow) -> None:
         """Note a row as this call has written it."""
 
-    LOOKS_LOCK: ClassVar = True
+    READS_LOCK: ClassVar = True
     """Reading a head locks the session."""
 
     _runner: StatementRunner
@@ -69,7 +69,7 @@ class TurnFunctions(FunctionCalls):
         if plan is None:
             family = await self._family_of(params.session_id)
             [found] = await self._call(
-                "show_head", params.session_id, params.turn_id, self.LOOKS_LOCK, params.draws_key, family
+                "show_head", params.session_id, params.turn_id, self.READS_LOCK, params.draws_key, family
             )
         else:
             numbers = await self._numbers_for(len(plan.enqueues))

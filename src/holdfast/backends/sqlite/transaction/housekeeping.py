@@ -17,7 +17,7 @@ from holdfast.interrupts import undisturbed
 from holdfast.records.diagnosis import SqliteFacts, StoreFacts
 from holdfast.statements import index_names
 
-CENSUS = (
+STATS_COLUMNS = (
     "sessions", "deleted_sessions", "revisions", "nodes", "blobs", "blob_bytes", "pending_batches", "claimed_batches",
     "settled_batches", "attachments", "attachment_bytes", "processes", "running_processes", "events", "grants",
     "live_leases", "subscriptions", "occurrences", "undelivered", "schedules", "artifacts",
@@ -64,7 +64,7 @@ class Housekeeping(Verification):
         bytes_on_disk = self._number("bytes_on_disk", ())
         return {
             "schema_version": self._runner.pragma("user_version"),
-            **dict(zip(CENSUS, counts, strict=True)),
+            **dict(zip(STATS_COLUMNS, counts, strict=True)),
             "bytes_on_disk": None if self._runner.path == MEMORY else bytes_on_disk,
         }
 
