@@ -121,7 +121,7 @@ class Signals:
         with self._waking:
             for topic, change in changes:
                 if change.running() or (not change.done() and change.set_running_or_notify_cancel()):
-                    with suppress(InvalidStateError):  # a signal handler of this very thread was quicker
+                    with suppress(InvalidStateError):  # a signal handler in this thread was first
                         change.set_result(None)
                 # Again, for a watcher that was interrupted while it was cancelled.
                 self._forget(topic, change)
@@ -139,5 +139,5 @@ class Signals:
         with self._waking:
             for _, change in changes:
                 if change.running() or (not change.done() and change.set_running_or_notify_cancel()):
-                    with suppress(InvalidStateError):  # a signal handler of this very thread was quicker
+                    with suppress(InvalidStateError):  # a signal handler in this thread was first
                         change.set_exception(error())

@@ -246,7 +246,7 @@ def a_failing_read_ends_verification(patch: pytest.MonkeyPatch) -> None:
     async def wrong(self: Any, rows: Any, tally: Any) -> None:
         for row in rows:
             read = partial(self._context.objects.get, f"family-{row.family}", row.attachment_id)
-            tally.look("attachment_objects", row.attachment_id, bytes_outside(row, await self._context.outside(read)))
+            tally.check("attachment_objects", row.attachment_id, bytes_outside(row, await self._context.outside(read)))
 
     patch.setattr(maintenance.OutsideBytes, "read", wrong)
 

@@ -45,10 +45,10 @@ def test_a_claim_is_admitted_while_a_slot_is_free(state: LimitState | None, key:
 
 def test_a_refused_claim_looks_again_when_the_first_slot_ends() -> None:
     state = LimitState(limit(at_once=1, per_key=1), 1, 1_500, 1, 1_700)
-    assert limits.looks_again_ms(state, "closed") == 1_500
-    assert limits.looks_again_ms(state, "full") == 1_700
+    assert limits.admits_at_ms(state, "closed") == 1_500
+    assert limits.admits_at_ms(state, "full") == 1_700
     paused = msgspec.structs.replace(state, limit=limit(at_once=1, paused=1))
-    assert limits.looks_again_ms(paused, "closed") is None
+    assert limits.admits_at_ms(paused, "closed") is None
 
 
 @pytest.mark.parametrize(

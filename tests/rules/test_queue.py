@@ -212,8 +212,8 @@ def test_the_exclusive_claim_of_a_session_is_named_with_its_end() -> None:
     shared, gone = claimed(1), claimed(2, claim_exclusive=1, claim_expires_at_ms=150)
     held = claimed(3, claim_exclusive=1, claim_owner="w7", claim_expires_at_ms=155)
     assert claims.exclusive_claim([shared, gone, held], 150) == ("w7", 155, 5)
-    owner, _, look_again_ms = claims.exclusive_claim([shared, gone], 150)
-    assert (owner, look_again_ms) == ("", claims.LOOK_AGAIN_MS)
+    owner, _, recheck_ms = claims.exclusive_claim([shared, gone], 150)
+    assert (owner, recheck_ms) == ("", claims.RECHECK_MS)
 
 
 def test_a_claimer_of_any_session_is_kept_out_by_any_lease() -> None:

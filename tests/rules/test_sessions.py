@@ -271,7 +271,7 @@ def test_forks_of_forks_have_a_limit() -> None:
     ids=["child", "moved", "root", "deleted", "absent"],
 )
 def test_only_a_live_child_goes_with_its_parent(row: SessionRow | None, goes: bool) -> None:
-    assert sessions.is_doomed_child(row, "root") is goes
+    assert sessions.is_deleted_with(row, "root") is goes
 
 
 def test_a_tree_has_a_limit() -> None:

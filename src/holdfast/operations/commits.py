@@ -18,7 +18,7 @@ from holdfast.rules import commits as rules
 from holdfast.rules import graph, heads, tombstones, verdicts
 from holdfast.rules import sessions as session_rules
 
-JUDGED_AGAIN = 4
+MOST_PLANS = 4
 """Number of plans on a head that keeps moving, before a transaction locks the head."""
 
 
@@ -135,7 +135,7 @@ async def _decide(
     head, is_new, is_proven = tx.hinted_head(intent.session_id), False, False
     # Work for an absent session creates that session, too, which takes a transaction: a key drawn here would be lost.
     draws_key = all(draft.session_id == intent.session_id for draft in intent.enqueues)
-    for _ in range(JUDGED_AGAIN):
+    for _ in range(MOST_PLANS):
         planned = None
         if head is not None:
             try:
@@ -339,7 +339,7 @@ async def _decide_nodes(
 ) -> tuple[SessionRow, NodesReceipt] | None:
     """Add new nodes by a verdict of the database. Return None if the rule must decide, from facts."""
     head = await tx.known_head(address[0])
-    for _ in range(JUDGED_AGAIN):
+    for _ in range(MOST_PLANS):
         if head is None:
             return None
         try:

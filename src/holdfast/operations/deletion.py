@@ -68,7 +68,7 @@ async def _descendants(tx: Transaction, session_id: str, bounds: Limits) -> list
                 if listed.session_id == session_id or listed.session_id in found:
                     continue
                 child = await tx.find_session(listed.session_id)
-                if rules.is_doomed_child(child, parent_id):
+                if rules.is_deleted_with(child, parent_id):
                     found[child.session_id] = child
                     parents.append(child.session_id)
                     rules.require_tree(session_id, 1 + len(found), bounds)

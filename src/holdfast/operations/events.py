@@ -26,7 +26,7 @@ from holdfast.rules import queue as queue_rules
 from holdfast.rules import runs as run_rules
 from holdfast.rules.sequences import require_gapless
 
-JUDGED_AGAIN = 4
+MOST_PLANS = 4
 """Number of plans on a process that keeps moving, before a transaction locks the process."""
 
 
@@ -80,7 +80,7 @@ async def decide(
     `then`, the verdict on the claim of the next run comes last.
     """
     row = await tx.hinted_process(intent.process_id)
-    for _ in range(JUDGED_AGAIN):
+    for _ in range(MOST_PLANS):
         if row is None:
             return None
         process = processes.process_of(row)

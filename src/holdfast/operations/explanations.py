@@ -19,7 +19,7 @@ from holdfast.rules import processes as process_rules
 from holdfast.rules import workers as worker_rules
 
 FRONT = 50
-"""Batches at the front of a queue that are looked at."""
+"""Batches at the front of a queue that are read."""
 NAMED = 10
 """Dead letters, undelivered processes and running processes that are named, of each."""
 GENERATIONS = 2

@@ -149,7 +149,7 @@ async def refuse(
     if state.limit.paused:
         return
     await _drop_expired(tx, tables, state, row)
-    opens_at_ms = rules.looks_again_ms(state, answer) or 0
+    opens_at_ms = rules.admits_at_ms(state, answer) or 0
     if answer == "closed":
         await tables.move_kind(row.kind, opens_at_ms)
         return

@@ -76,7 +76,7 @@ async def _claim_in_turn(tx: Transaction, request: NextRequest) -> WorkClaim | C
 async def _find(tx: Transaction, request: NextRequest) -> tuple[int, queue.ClaimRequest | Corrupt] | None:
     """Return the next session that has such work, with the request for it, or with the error of damage in it.
 
-    Corrects ready rows that promised too much.
+    Corrects ready rows whose offer is stale.
     """
     tables = tx.ready_tables
     assert tables is not None, "a database without ready tables claims by itself"
@@ -149,7 +149,7 @@ async def is_offered(tx: Transaction, request: NextRequest) -> tuple[bool, int |
 
 
 async def is_claimable(tx: Transaction, request: NextRequest) -> tuple[bool, int | None]:
-    """Like `is_offered`, but for work that could be claimed now. Corrects ready rows that promised too much."""
+    """Like `is_offered`, but for work that could be claimed now. Corrects ready rows whose offer is stale."""
     answer = await tx.claim_any(_params(request, claims=False))
     if answer is not None:
         verdicts.require_fresh(answer.verdict)

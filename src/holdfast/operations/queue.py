@@ -255,7 +255,7 @@ async def is_claimable(
             if state is None or answer == "open":
                 return Outlook(is_claimable=True)
             is_refused = True
-            opens_at_ms = limit_rules.looks_again_ms(state, answer)
+            opens_at_ms = limit_rules.admits_at_ms(state, answer)
     due_ms = await tx.next_due_ms(session.session_key, tx.now_ms)
     first_ms = min((time for time in (due_ms, opens_at_ms) if time is not None), default=None)
     return Outlook(due_in_ms=claims.due_in_ms(first_ms, lease, tx.now_ms), is_refused=is_refused)

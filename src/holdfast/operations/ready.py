@@ -105,7 +105,7 @@ async def update_due(tx: Transaction, tables: ReadyTables) -> None:
                 assert row is not None, "a row that was just found is there"
                 await _correct(tx, tables, row)
             except Corrupt:
-                # Promise the work: the claim that meets the damage reports it.
+                # Offer the work: the claim that meets the damage reports it.
                 await tables.move_ready(key, rules.ANY, None)
         if len(due) < DUE_AT_ONCE:
             return

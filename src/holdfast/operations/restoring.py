@@ -1,4 +1,4 @@
-"""Insert what another store has, as it stands there. Idempotent: rows that exist already stay as they are."""
+"""Insert rows of another store, unchanged. Idempotent: rows that exist already stay as they are."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ async def _find(tx: Transaction, request: NextRequest) -> tuple[str, ProcessRow 
         except Corrupt as damage:
             return None if found[1] > tx.now_ms else (found[0], damage, None)
         if row is None or row.claimable_at_ms != found[1]:
-            continue  # pragma: no cover - another transaction was quicker
+            continue  # pragma: no cover - another transaction came first
         if not rules.is_claimable(row, tx.now_ms):
             return None
         if lease is None or not lease.is_live(tx.now_ms):

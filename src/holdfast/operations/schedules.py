@@ -101,7 +101,7 @@ async def fire_next(tx: Transaction, batch_id: str) -> Firing | None:
         # Locks the row before the clock is read.
         row = await tx.find_schedule(found[0])
         if row is None or row.due_at_ms != found[1]:
-            continue  # pragma: no cover - another transaction was quicker
+            continue  # pragma: no cover - another transaction came first
         if found[1] > tx.now_ms:
             return None
         due = rules.due(row, now_ms=tx.now_ms)
@@ -147,14 +147,14 @@ async def _fire(tx: Transaction, tick: rules.Tick, batch_id: str) -> Firing:
 
 
 async def run_now(tx: Transaction, name: str, key: str, batch_id: str) -> Firing:
-    """Fire a schedule at once, paused or not. Its own ticks stay as they are, and a failure of the last is over."""
+    """Fire a schedule at once, paused or not. Its own ticks are unaffected, and an earlier failure is cleared."""
     row = await require(tx, name)
     tick = rules.requested_tick(row, key, tx.now_ms)
     existing = await tx.find_occurrence(tick.occurrence.occurrence_id)
     if existing is None:
         firing = await _fire(tx, tick, batch_id)
         if row.failure is not None:
-            expect_rows(await tx.save_schedule(rules.mended(row), seen_ms=row.seen_ms), "schedules", name)
+            expect_rows(await tx.save_schedule(rules.without_failure(row), seen_ms=row.seen_ms), "schedules", name)
         return firing
     # Its work may have been pruned since. It is not started again.
     session = None if tick.work is None else await tx.find_session(tick.work.session_id)

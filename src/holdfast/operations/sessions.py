@@ -65,7 +65,7 @@ async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
     row = await tx.find_session(meta.session_id)
     if tx.is_retry and row is not None and row.deleted_at_ms is not None:
         # The earlier try may have made it and a later delete removed it; making it again would undo that delete.
-        raise replacements.gone(f"session {meta.session_id!r}")
+        raise replacements.uncertain(f"session {meta.session_id!r}")
     if row is None or row.deleted_at_ms is not None or row.created_at_ms is None:
         rules.require_parent(parent)
     if row is None or row.deleted_at_ms is not None:

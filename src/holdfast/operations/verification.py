@@ -89,7 +89,7 @@ async def verify_page(tx: Transaction, kind: type[Row], place: Place) -> tuple[T
     rows, behind = await next_rows(tx, kind, place, tally)
     tally.checked(table_of(kind), len(rows))
     for row in rows:
-        tally.look(table_of(kind), name_of(row), rules.columns(row, table_of(kind), name_of(row)))
+        tally.check(table_of(kind), name_of(row), rules.columns(row, table_of(kind), name_of(row)))
     try:
         await CHECKS[kind](tx, rows, tally)
     except Endless as error:

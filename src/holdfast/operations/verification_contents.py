@@ -33,9 +33,9 @@ async def check_batches(tx: Transaction, rows: list[BatchRow], tally: Tally) -> 
     note_orphans(tally, orphans, "session")
     offers = await known(tx, ReadyRow, [(row.session_key,) for row in rows if row.settled_state is None])
     for row in rows:
-        tally.look("batches", name_of(row), rules.batch(row, owners.get(row.session_key)))
+        tally.check("batches", name_of(row), rules.batch(row, owners.get(row.session_key)))
         if row.settled_state is None and (offer := offers.get(row.session_key)) is not None:
-            tally.look("batches", name_of(row), rules.offered_batch(row, offer))
+            tally.check("batches", name_of(row), rules.offered_batch(row, offer))
         elif row.settled_state is None and owners.has(row.session_key) and not offers.has(row.session_key):
             tally.note(Finding("batches", name_of(row), "waits, but its session has no ready row: no worker finds it"))
 
@@ -46,7 +46,7 @@ async def check_ready(tx: Transaction, rows: list[ReadyRow], tally: Tally) -> No
     orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
     note_orphans(tally, orphans, "session")
     for row in rows:
-        tally.look("ready", name_of(row), rules.ready(row, owners.get(row.session_key)))
+        tally.check("ready", name_of(row), rules.ready(row, owners.get(row.session_key)))
     # A row that is due is found by time.
     waiting = {(row.kind, row.waits_for): row for row in rows if row.waits_for is not None and row.due_at_ms is None}
     present = await tx.present_keys(WaitingKeyRow, list(waiting))
@@ -58,7 +58,7 @@ async def check_ready(tx: Transaction, rows: list[ReadyRow], tally: Tally) -> No
 async def check_limits(_tx: Transaction, rows: list[LimitRow], tally: Tally) -> None:
     """Check limits alone."""
     for row in rows:
-        tally.look("limits", name_of(row), rules.limit(row))
+        tally.check("limits", name_of(row), rules.limit(row))
 
 
 async def check_slots(tx: Transaction, rows: list[SlotRow], tally: Tally) -> None:
@@ -89,13 +89,13 @@ async def _check_leases(tx: Transaction, rows: Sequence[LeaseRow], tally: Tally)
     owners = await known(tx, SessionRow, [(key,) for key in keys])
     runs = await known(tx, ProcessRow, [(row.resource,) for row in rows if row.kind == "process"])
     for row in rows:
-        tally.look("leases", name_of(row), rules.lease(row))
+        tally.check("leases", name_of(row), rules.lease(row))
         if row.kind == "process":
             if not runs.has(row.resource):
                 note_orphans(tally, [(row, name_of(row), row.resource)], "process")
             process = runs.get(row.resource)
             if process is not None:
-                tally.look("leases", name_of(row), rules.lease_on_process(row, process.status))
+                tally.check("leases", name_of(row), rules.lease_on_process(row, process.status))
         else:
             key = rules.leased_session(row)
             owner = None if key is None else owners.get(key)
@@ -115,7 +115,7 @@ async def check_attachments(tx: Transaction, rows: list[AttachmentRow], tally: T
     note_orphans(tally, orphans, "session")
     stored = await tx.present_keys(StoredObject, [(row.family, row.attachment_id) for row in rows])
     for row in rows:
-        tally.look("attachments", name_of(row), rules.attachment(row, owners.get(row.session_key)))
+        tally.check("attachments", name_of(row), rules.attachment(row, owners.get(row.session_key)))
         if row.committed_at_ms is None or (row.family, row.attachment_id) in stored:
             continue
         if not attachment_rules.is_kept_here(row):
@@ -123,7 +123,7 @@ async def check_attachments(tx: Transaction, rows: list[AttachmentRow], tally: T
         elif row.stored_in == attachment_rules.OUTSIDE:
             tally.outside.append(row)
         else:
-            tally.look("attachment_objects", row.attachment_id, rules.is_missing(row))
+            tally.check("attachment_objects", row.attachment_id, rules.is_missing(row))
 
 
 async def check_objects(tx: Transaction, rows: list[StoredObject], tally: Tally) -> None:
@@ -132,7 +132,7 @@ async def check_objects(tx: Transaction, rows: list[StoredObject], tally: Tally)
         if not await tx.attachment_is_referenced(row.family, row.attachment_id):
             note_orphans(tally, [(row, name_of(row), row.attachment_id)], "manifest row")
         content = ObjectRow(row.hash, row.encoding, row.size, row.body)
-        tally.look("attachment_objects", name_of(row), rules.attachment_object(row.attachment_id, content))
+        tally.check("attachment_objects", name_of(row), rules.attachment_object(row.attachment_id, content))
 
 
 async def check_doomed(tx: Transaction, rows: list[DoomedObject], tally: Tally) -> None:
@@ -140,19 +140,19 @@ async def check_doomed(tx: Transaction, rows: list[DoomedObject], tally: Tally) 
     founders = await known(tx, SessionRow, [(row.family,) for row in rows])
     note_orphans(tally, [(row, name_of(row), row.family) for row in rows if not founders.has(row.family)], "family")
     for row in rows:
-        tally.look("doomed_objects", name_of(row), rules.doomed(row.family, row.attachment_id))
+        tally.check("doomed_objects", name_of(row), rules.doomed(row.family, row.attachment_id))
 
 
 async def check_artifacts(_tx: Transaction, rows: list[ArtifactRow], tally: Tally) -> None:
     """Check that artifacts match their hashes."""
     for row in rows:
-        tally.look("artifacts", name_of(row), rules.artifact(row))
+        tally.check("artifacts", name_of(row), rules.artifact(row))
 
 
 async def check_workers(_tx: Transaction, rows: list[WorkerRow], tally: Tally) -> None:
     """Check that the reports of workers can be read."""
     for row in rows:
-        tally.look("workers", name_of(row), rules.worker(row))
+        tally.check("workers", name_of(row), rules.worker(row))
 
 
 async def check_streams(tx: Transaction, rows: list[StreamRow], tally: Tally) -> None:
@@ -162,7 +162,7 @@ async def check_streams(tx: Transaction, rows: list[StreamRow], tally: Tally) ->
         tally, [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)], "session"
     )
     for row in rows:
-        tally.look("stream_blocks", name_of(row), rules.stream(row, owners.get(row.session_key)))
+        tally.check("stream_blocks", name_of(row), rules.stream(row, owners.get(row.session_key)))
 
 
 async def check_labels(tx: Transaction, rows: list[LabelRow], tally: Tally) -> None:
@@ -172,7 +172,7 @@ async def check_labels(tx: Transaction, rows: list[LabelRow], tally: Tally) -> N
         tally, [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)], "session"
     )
     for row in rows:
-        tally.look("session_labels", name_of(row), rules.label(row, owners.get(row.session_key)))
+        tally.check("session_labels", name_of(row), rules.label(row, owners.get(row.session_key)))
 
 
 async def check_settings(_tx: Transaction, _rows: list[Setting], _tally: Tally) -> None:

@@ -56,7 +56,7 @@ class Tally(msgspec.Struct):
         else:
             self.note(Finding(error.table, error.key, error.reason))
 
-    def look(self, table: str, key: str, problems: Iterable[Finding]) -> None:
+    def check(self, table: str, key: str, problems: Iterable[Finding]) -> None:
         """Add the findings that a rule yields, and the damage that it raises."""
         try:
             self.findings.extend(problems)

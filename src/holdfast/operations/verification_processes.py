@@ -22,7 +22,7 @@ async def check_processes(tx: Transaction, rows: list[ProcessRow], tally: Tally)
 async def _check_process(tx: Transaction, row: ProcessRow, tally: Tally) -> None:
     log = await tx.span(EventRow, row.process_id)
     endings = await tx.count_endings(row.process_id)
-    tally.look("processes", row.process_id, rules.process(row, log, endings))
+    tally.check("processes", row.process_id, rules.process(row, log, endings))
 
 
 async def check_events(tx: Transaction, rows: list[EventRow], tally: Tally) -> None:
@@ -34,7 +34,7 @@ async def check_events(tx: Transaction, rows: list[EventRow], tally: Tally) -> N
         note_orphans(tally, orphans, "process")
         read = {key: _readable(row) for key, row in owners.rows.items()}
         for row in of_these:
-            tally.look("events", name_of(row), rules.event(row, read.get((row.process_id,))))
+            tally.check("events", name_of(row), rules.event(row, read.get((row.process_id,))))
 
 
 def _readable(row: ProcessRow) -> Process | None:
@@ -51,25 +51,25 @@ async def check_grants(tx: Transaction, rows: list[GrantRow], tally: Tally) -> N
     orphans = [(row, name_of(row), row.process_id) for row in rows if (row.process_id,) not in present]
     note_orphans(tally, orphans, "process")
     for row in rows:
-        tally.look("grants", name_of(row), rules.grant(row))
+        tally.check("grants", name_of(row), rules.grant(row))
 
 
 async def check_subscriptions(_tx: Transaction, rows: list[SubscriptionRow], tally: Tally) -> None:
     """Check that the columns of subscriptions agree with their drafts."""
     for row in rows:
-        tally.look("subscriptions", name_of(row), rules.subscription(row))
+        tally.check("subscriptions", name_of(row), rules.subscription(row))
 
 
 async def check_occurrences(_tx: Transaction, rows: list[OccurrenceRow], tally: Tally) -> None:
     """Check that occurrences have the ids that follow from their sources."""
     for row in rows:
-        tally.look("occurrences", name_of(row), rules.occurrence(row))
+        tally.check("occurrences", name_of(row), rules.occurrence(row))
 
 
 async def check_schedules(_tx: Transaction, rows: list[ScheduleRow], tally: Tally) -> None:
     """Check that schedules decode and are due in a way that they can be."""
     for row in rows:
-        tally.look("schedules", name_of(row), rules.schedule(row))
+        tally.check("schedules", name_of(row), rules.schedule(row))
 
 
 async def check_deliveries(tx: Transaction, rows: list[DeliveryRow], tally: Tally) -> None:
@@ -81,4 +81,4 @@ async def check_deliveries(tx: Transaction, rows: list[DeliveryRow], tally: Tall
             note_orphans(tally, [(row, name_of(row), row.occurrence_id)], "occurrence")
         if (row.subscription_sequence,) not in subscriptions:
             note_orphans(tally, [(row, name_of(row), row.subscription_sequence)], "subscription")
-        tally.look("deliveries", name_of(row), rules.delivery(row))
+        tally.check("deliveries", name_of(row), rules.delivery(row))

@@ -18,21 +18,21 @@ async def check_sessions(tx: Transaction, rows: list[SessionRow], tally: Tally) 
     founders = await known(tx, SessionRow, [(row.family,) for row in rows])
     for row in rows:
         if (row.family,) not in founders.unreadable:
-            tally.look("sessions", name_of(row), rules.family(row, founders.get(row.family)))
+            tally.check("sessions", name_of(row), rules.family(row, founders.get(row.family)))
         await tally.attempt("sessions", name_of(row), _check_session(tx, row, tally))
 
 
 async def _check_session(tx: Transaction, row: SessionRow, tally: Tally) -> None:
     key = name_of(row)
-    tally.look("sessions", key, rules.session(row, await tx.span(SessionRow, row.session_id)))
+    tally.check("sessions", key, rules.session(row, await tx.span(SessionRow, row.session_id)))
     if row.deleted_at_ms is None:
         await _check_living(tx, row, tally)
 
 
 async def _check_living(tx: Transaction, row: SessionRow, tally: Tally) -> None:
     key = name_of(row)
-    tally.look("sessions", key, rules.history(row, await tx.span(RevisionRow, row.session_key)))
-    tally.look("sessions", key, rules.positions(row, await tx.span(NodeRow, row.session_key)))
+    tally.check("sessions", key, rules.history(row, await tx.span(RevisionRow, row.session_key)))
+    tally.check("sessions", key, rules.positions(row, await tx.span(NodeRow, row.session_key)))
     try:
         lineage = graph.lineage_of(row)
     except Corrupt as error:
@@ -41,7 +41,7 @@ async def _check_living(tx: Transaction, row: SessionRow, tally: Tally) -> None:
         sources = await known(tx, SessionRow, [(segment.session_key,) for segment in lineage])
         for segment in lineage:
             if (segment.session_key,) not in sources.unreadable:
-                tally.look("sessions", key, rules.lineage(row, segment, sources.get(segment.session_key)))
+                tally.check("sessions", key, rules.lineage(row, segment, sources.get(segment.session_key)))
         await _check_view(tx, row, tally)
     await _check_turns(tx, row, tally)
 
@@ -51,7 +51,7 @@ async def _check_view(tx: Transaction, row: SessionRow, tally: Tally) -> None:
     epochs = await tx.revision_epochs(row.session_key)
     for (session_key, epoch), upto in graph.retained_segments([row], {row.session_key: epochs}).items():
         for stretch in node_ranges.stretches_of([Segment(session_key, epoch, upto)]):
-            tally.look("nodes", f"{session_key}/{epoch}", rules.stretch(stretch, await tx.count_nodes(*stretch)))
+            tally.check("nodes", f"{session_key}/{epoch}", rules.stretch(stretch, await tx.count_nodes(*stretch)))
 
 
 async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
@@ -68,13 +68,13 @@ async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
                 after = turn.revision
                 spent.add(turn.revision, commits.body_of(turn))
                 if turn.revision == row.revision:
-                    tally.look("sessions", str(row.session_key), rules.head(row, turn))
+                    tally.check("sessions", str(row.session_key), rules.head(row, turn))
             # Damaged pages may repeat rows without end.
             if not may_follow(turns, PAGE) or after <= before:
                 break
     except Corrupt:
         return
-    tally.look("usage", str(row.session_key), rules.ledger(row.session_key, counters, spent, first_revision=first))
+    tally.check("usage", str(row.session_key), rules.ledger(row.session_key, counters, spent, first_revision=first))
 
 
 async def check_revisions(tx: Transaction, rows: list[RevisionRow], tally: Tally) -> None:
@@ -86,11 +86,11 @@ async def check_revisions(tx: Transaction, rows: list[RevisionRow], tally: Tally
     for row in rows:
         name = name_of(row)
         owner = owners.get(row.session_key)
-        tally.look("revisions", name, rules.revision(row, owner))
+        tally.check("revisions", name, rules.revision(row, owner))
         if owner is not None and owner.deleted_at_ms is None and (row.leaf_key or 0,) not in leaves.unreadable:
-            tally.look("revisions", name, rules.leaf(row, owner, leaves.get(row.leaf_key or 0)))
+            tally.check("revisions", name, rules.leaf(row, owner, leaves.get(row.leaf_key or 0)))
         if previous is not None and previous.session_key == row.session_key:
-            tally.look("revisions", name, rules.successor(previous, row))
+            tally.check("revisions", name, rules.successor(previous, row))
         previous = row
     await _check_refs(tx, rows, tally)
 
@@ -118,11 +118,11 @@ async def check_nodes(tx: Transaction, rows: list[NodeRow], tally: Tally) -> Non
     added = [(row.session_key, row.revision) for row in rows if row.revision is not None]
     turns = await known(tx, RevisionRow, [*added, *((key, revision - 1) for key, revision in added)])
     for row, following in zip(rows, [*rows[1:], None], strict=False):
-        tally.look("nodes", name_of(row), rules.node(row, owners.get(row.session_key)))
+        tally.check("nodes", name_of(row), rules.node(row, owners.get(row.session_key)))
         if row.revision is not None:
             turn = turns.get(row.session_key, row.revision)
             before = turns.get(row.session_key, row.revision - 1)
-            tally.look("nodes", name_of(row), rules.addition(row, turn, before, following))
+            tally.check("nodes", name_of(row), rules.addition(row, turn, before, following))
 
 
 async def check_usage(tx: Transaction, rows: list[StoredUsage], tally: Tally) -> None:
@@ -130,7 +130,7 @@ async def check_usage(tx: Transaction, rows: list[StoredUsage], tally: Tally) ->
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     _note_ownerless(tally, rows, owners)
     for row in rows:
-        tally.look("usage", name_of(row), common.counter(name_of(row), owners.get(row.session_key)))
+        tally.check("usage", name_of(row), common.counter(name_of(row), owners.get(row.session_key)))
 
 
 async def check_blobs(tx: Transaction, rows: list[StoredBlob], tally: Tally) -> None:
@@ -146,7 +146,7 @@ async def _check_blob(tx: Transaction, row: StoredBlob, tally: Tally) -> None:
     content = BlobRow(row.hash, row.encoding, row.size, row.body, row.base_hash)
     # One delta at a time: key frames are large, and many deltas share one.
     key_frames = () if row.base_hash is None else await tx.load_blobs(row.family, [row.base_hash])
-    tally.look("blobs", name_of(row), common.blob(content, key_frames))
+    tally.check("blobs", name_of(row), common.blob(content, key_frames))
 
 
 def _note_ownerless(

@@ -100,7 +100,7 @@ def require_stored(row: ArtifactRow, found: ArtifactRow | None, *, is_retry: boo
     what = f"artifact {row.kind}/{row.ref}"
     if found is None:
         # The earlier try may have stored it and a later delete removed it; storing again would undo that delete.
-        raise replacements.gone(what)
+        raise replacements.uncertain(what)
     replacements.is_stored(found.hash, row.hash, what)
 
 
@@ -110,8 +110,8 @@ def judge(check: ArtifactCheck, kind: str, ref: str, data: bytes) -> None:
     try:
         problem = cast("object", check(ref, data))
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise InvalidRequest("data", f"{refused}: {said[:LONGEST_PROBLEM]}") from error
+        problem = f"{type(error).__name__}: {error}"
+        raise InvalidRequest("data", f"{refused}: {problem[:LONGEST_PROBLEM]}") from error
     if problem is None:
         return
     if isinstance(problem, str) and problem.strip():

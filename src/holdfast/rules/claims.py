@@ -64,10 +64,10 @@ def exclusive_claim(rows: Sequence[BatchRow], now_ms: int) -> ExclusiveClaim:
         if row.claim_exclusive and row.is_claimed(now_ms):
             ends_at_ms = row.claim_expires_at_ms or 0
             return row.claim_owner or "", ends_at_ms, ends_at_ms - now_ms
-    return "", now_ms, LOOK_AGAIN_MS
+    return "", now_ms, RECHECK_MS
 
 
-LOOK_AGAIN_MS = 1_000
+RECHECK_MS = 1_000
 """Time until the next check of an exclusive claim whose end is unknown."""
 
 

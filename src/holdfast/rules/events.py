@@ -408,14 +408,14 @@ def wake_draft(wake: Wake) -> WorkDraft:
 
     The wake's time is left out: the batch has the time at which it was enqueued, by the clock of the database.
     """
-    told = cast("dict[str, Document]", codec.document_of(wake))
-    del told["created_at_ms"]
+    document = cast("dict[str, Document]", codec.document_of(wake))
+    del document["created_at_ms"]
     return WorkDraft(
         session_id=wake.target.session_id,
         source_key=wake.wake_id,
         slot="exclusive",
         kind=wakes.kind_of(wake),
-        payloads=[{"type": "process_wake", "wake": told}],
+        payloads=[{"type": "process_wake", "wake": document}],
     )
 
 

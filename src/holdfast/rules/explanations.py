@@ -202,7 +202,7 @@ def _waiting_for_worker(facts: SessionFacts, row: BatchRow) -> Cause:
             row.batch_id,
             since_ms,
             next="the next claim that is settled or ends makes room",
-            next_at_ms=limits.looks_again_ms(state, answer),
+            next_at_ms=limits.admits_at_ms(state, answer),
             remedy=("queue", "limit", row.kind),
         )
     is_handled = bool(facts.workers.handle(row.kind))
@@ -312,9 +312,9 @@ def until(ends_at_ms: int, now_ms: int) -> Standing:
 
 def overdue_s(workers: Workers, holder: Holder, work_id: str, now_ms: int) -> int | None:
     """Return the seconds since which a handler is over its time limit, None if it is not."""
-    said = workers.holders.get(holder.owner_id)
-    over_ms = None if said is None else said.overdue.get(work_id)
-    return None if said is None or over_ms is None else (over_ms + now_ms - said.heartbeat_at_ms) // 1000
+    reported = workers.holders.get(holder.owner_id)
+    over_ms = None if reported is None else reported.overdue.get(work_id)
+    return None if reported is None or over_ms is None else (over_ms + now_ms - reported.heartbeat_at_ms) // 1000
 
 
 def overdue(holder: Holder, work_id: str, over_s: int, attempt: int | None, error: str | None) -> Cause:
@@ -335,15 +335,15 @@ def overdue(holder: Holder, work_id: str, over_s: int, attempt: int | None, erro
 
 def holder_of(workers: Workers, owner_id: str, since_ms: int, until_ms: int, now_ms: int) -> Holder:
     """Return the holder of a claim or a lease, with its last report."""
-    said = workers.holders.get(owner_id)
-    if said is None:
+    reported = workers.holders.get(owner_id)
+    if reported is None:
         return Holder(owner_id, since_ms, until_ms)
     return Holder(
         owner_id,
         since_ms,
         until_ms,
-        host=said.host,
-        pid=said.pid,
-        heartbeat_at_ms=said.heartbeat_at_ms,
-        is_alive=said.expires_at_ms > now_ms,
+        host=reported.host,
+        pid=reported.pid,
+        heartbeat_at_ms=reported.heartbeat_at_ms,
+        is_alive=reported.expires_at_ms > now_ms,
     )

@@ -24,7 +24,7 @@ MOST_AT_ONCE = 1_000_000
 
 
 def check_limit(field: str, value: object) -> int | None:
-    """Check a limit: None means without one. Zero is refused, because a pause says that better."""
+    """Check a limit: None means without one. Zero is refused: use a pause instead."""
     if isinstance(value, int) and not isinstance(value, bool) and value < 1:
         raise InvalidRequest(field, f"is {value}, so that nothing could run: pause the kind instead (`queue.pause`)")
     return checks.optional_whole(field, value, least=1, most=MOST_AT_ONCE)
@@ -57,7 +57,7 @@ def full_kinds(states: Iterable[RunLimit]) -> tuple[list[str], int | None]:
     return [state.kind for state in full], min(ends_ms, default=None)
 
 
-def looks_again_ms(state: LimitState, answer: Admission) -> int | None:
+def admits_at_ms(state: LimitState, answer: Admission) -> int | None:
     """Return the time at which a refused claim may be admitted, None if time alone changes nothing."""
     if state.limit.paused:
         return None

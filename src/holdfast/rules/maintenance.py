@@ -65,13 +65,13 @@ def is_over(last: ProcessRow | None, until_ms: int) -> bool:
 def is_awaited(parent: ProcessRow, read: EventRow | None, detached: EventRow | None) -> bool:
     """Return True if a run may still ask for the result of its child: it has not ended, and has not recorded that.
 
-    A child that was started detached goes its own way, and may be forgotten.
+    A child that was started detached is never awaited.
     """
     return parent.status == "running" and read is None and detached is None
 
 
 def is_inherited(child_id: str, step: Mapping[str, Any]) -> bool:
-    """Return True if the run that continues another one took this child along, as that step says."""
+    """Return True if this recorded step lists the child among those that a continuing run inherited."""
     return child_id in step.get("value", ())
 
 

@@ -220,7 +220,7 @@ def failed(row: BatchRow, error: str, *, retry_in_ms: int | None, max_attempts: 
     if last:
         return msgspec.structs.replace(row, settled_state="dead", settled_at_ms=now_ms, last_error=error)
     retry_at_ms = leases.expiry(now_ms, retry_in_ms or 0)
-    # An exclusive claim is remembered: until the next attempt, a person may stop the turn.
+    # Keep the mark of an exclusive claim: until the next attempt, the turn can be interrupted.
     return msgspec.structs.replace(
         _unclaimed(row), retry_at_ms=retry_at_ms, last_error=error, claim_exclusive=row.claim_exclusive
     )

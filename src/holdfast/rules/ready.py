@@ -1,7 +1,7 @@
 """Derive a session's ready row, its offer to `claim_next`, from its queue, its lease and one clock reading.
 
-A ready row is never later than the truth: it may promise work that a claim then cannot take, and that claim corrects
-it; but work that can be claimed is always promised.
+Work that can be claimed is always offered. A row may also offer work that can no longer be claimed: the claim that
+finds none corrects the row.
 """
 
 from __future__ import annotations

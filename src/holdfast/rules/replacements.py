@@ -15,6 +15,6 @@ def is_stored(stored: object | None, wanted: object, what: str) -> bool:
     return stored is not None
 
 
-def gone(what: str) -> ReplacementUncertain:
+def uncertain(what: str) -> ReplacementUncertain:
     """Return the error for a missing value: the try may have been lost, or applied and deleted since."""
     return ReplacementUncertain(what, "it is not there now")

@@ -127,7 +127,7 @@ def due_from(row: ProcessRow, due_at_ms: int | None) -> ProcessRow:
 
 
 def claimable_now(row: ProcessRow, now_ms: int) -> ProcessRow:
-    """Return a run whose holder is gone."""
+    """Return a run whose lease has ended, and that can be claimed now."""
     if row.claimable_at_ms is None or row.due_at_ms is None:
         return row
     return msgspec.structs.replace(row, claimable_at_ms=max(row.due_at_ms, now_ms))
@@ -160,7 +160,7 @@ def must_abandon(lost_owner_id: str | None, *recoveries: str) -> bool:
 def claimed(row: ProcessRow, before: LeaseRow | None, lease: LeaseRow, *, now_ms: int) -> ProcessRow:
     """Return the run under a new lease. A takeover names the owner whose lease expired.
 
-    Nothing is attempted with an owner-bound run once a holder was lost. That holder stays named when a later one gives
+    An owner-bound run is not attempted again once a holder was lost. That holder stays named when a later one gives
     the run back.
     """
     lost = None if before is None or before.token_hash is None else before.owner_id

@@ -152,7 +152,7 @@ def declared(intent: ScheduleIntent, existing: ScheduleRow | None, *, now_ms: in
 
 
 def _from_now(row: ScheduleRow, *, now_ms: int) -> ScheduleRow:
-    """Return the row with all ticks up to now done with. A clock that went back brings none of them back."""
+    """Return the row moved past all ticks up to now. A clock that is set back repeats none of them."""
     seen_ms = max(row.seen_ms, now_ms)
     due_at_ms = None if row.paused else ticking("cron").next_tick(row.cron, row.tz, seen_ms)
     return msgspec.structs.replace(row, seen_ms=seen_ms, due_at_ms=due_at_ms)
@@ -199,7 +199,7 @@ def failed(row: ScheduleRow, reason: str) -> ScheduleRow:
     return msgspec.structs.replace(row, failure=reason)
 
 
-def mended(row: ScheduleRow) -> ScheduleRow:
+def without_failure(row: ScheduleRow) -> ScheduleRow:
     """Return the row of a schedule that was fired on request after a tick started nothing."""
     return msgspec.structs.replace(row, failure=None)
 

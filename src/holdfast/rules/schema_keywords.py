@@ -50,13 +50,13 @@ SIMPLE = frozenset({
     "minContains", "maxContains",
 })  # fmt: skip
 """Keywords that take the same time for every value."""
-TELLING = frozenset({
+DESCRIBING = frozenset({
     "$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$comment", "$defs",
     "definitions", "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly",
     "contentSchema", "nullable", "discriminator", "xml", "externalDocs",
 })  # fmt: skip
 """Keywords that no validator applies. Names that begin with `x-` are reserved for such keywords, too."""
-CHEAP = APPLYING | SIMPLE | TELLING
+CHEAP = APPLYING | SIMPLE | DESCRIBING
 
 
 class Weight(NamedTuple):

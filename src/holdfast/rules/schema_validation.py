@@ -1,4 +1,4 @@
-"""Validate payloads against JSON Schemas, which are compiled once, fetch nothing and end.
+"""Validate payloads against JSON Schemas, which are compiled once. Validation fetches nothing, and its time is bounded.
 
 Compiling once does not lift the budget: each payload is weighed against the schema before it is validated.
 """

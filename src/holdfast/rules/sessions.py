@@ -219,7 +219,7 @@ def tombstone(row: SessionRow, *, now_ms: int) -> SessionRow:
     )
 
 
-def is_doomed_child(row: SessionRow | None, parent_id: str) -> TypeGuard[SessionRow]:
+def is_deleted_with(row: SessionRow | None, parent_id: str) -> TypeGuard[SessionRow]:
     """Return True if a session, as it was found behind its lock, goes with the tree of its parent."""
     return row is not None and row.deleted_at_ms is None and row.parent_session_id == parent_id
 

@@ -1,4 +1,4 @@
-"""Check the runs that a commit starts, once and in its transaction, and recognise the work that tells their end."""
+"""Check the runs that a commit starts, once and in its transaction, and recognise the work that reports their end."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _WakeMessage(msgspec.Struct, tag="process_wake"):
 
 
 def ended_run(batch: WorkBatch) -> RunEnded | None:
-    """Return the run whose end this batch tells, None if it tells something else.
+    """Return the run whose end this batch reports, None if it reports something else.
 
     The payload alone proves nothing: a user may have sent it. A batch that the store made carries the wake's id as its
     source key, and is claimed alone, as no message of a user is.

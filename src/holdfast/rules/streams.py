@@ -30,7 +30,7 @@ ANOTHER = "load the session again, and follow it from its revision"
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The place of a follower: the last revision that it saw, and how far it saw the values of a claim, if of any."""
+    """The place of a follower: the last revision that it saw, and its place in the values of a claim, if any."""
 
     revision: int
     turn_id: str = ""

@@ -1,4 +1,4 @@
-"""Decide the kind of the work that tells a session of a run's end: that of the turn which started the run."""
+"""Decide the kind of the work that reports a run's end to a session: that of the turn which started the run."""
 
 from __future__ import annotations
 

@@ -96,13 +96,13 @@ def row_of(worker: WorkerInfo, before: WorkerRow | None, *, ttl_ms: int, now_ms:
 def worker_of(row: WorkerRow) -> WorkerInfo:
     """Return a worker as it last reported itself."""
     try:
-        said = msgspec.json.decode(row.report, type=WorkerInfo)
+        worker = msgspec.json.decode(row.report, type=WorkerInfo)
     except codec.UNDECODABLE as error:
         raise Corrupt("workers", row.worker_id, "its report cannot be read") from error
-    if said.id != row.worker_id:
-        raise Corrupt("workers", row.worker_id, f"its report is that of {said.id!r}")
+    if worker.id != row.worker_id:
+        raise Corrupt("workers", row.worker_id, f"its report is that of {worker.id!r}")
     return msgspec.structs.replace(
-        said,
+        worker,
         started_at_ms=row.started_at_ms,
         heartbeat_at_ms=row.heartbeat_at_ms,
         expires_at_ms=row.expires_at_ms,

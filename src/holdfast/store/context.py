@@ -32,7 +32,7 @@ F = TypeVar("F")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LOOK_AGAIN_MS = 250
+OUTAGE_POLL_MS = 250
 """Poll interval of waits while the database cannot be reached."""
 
 
@@ -189,20 +189,20 @@ class Context(msgspec.Struct, frozen=True):
     async def wait_until(
         self,
         topic: str | Callable[[], str],
-        look: Callable[[], Awaitable[tuple[T | None, int | None]]],
+        check: Callable[[], Awaitable[tuple[T | None, int | None]]],
         timeout_ms: object,
         what: str,
         *,
         offered: Operation[tuple[bool, int | None]] | None = None,
         at_change: T | None = None,
     ) -> T:
-        """Call `look`, and again at every change of the topic, until it returns a value other than None.
+        """Call `check`, and again at every change of the topic, until it returns a value other than None.
 
-        `look` returns the value, and in how many milliseconds time alone may change it. The watch begins before the
-        look, so that no change between the two is lost. An outage of the database does not end the wait: its
+        `check` returns the value, and in how many milliseconds time alone may change it. The watch begins before the
+        call, so that no change between the two is lost. An outage of the database does not end the wait: its
         `Unavailable` is raised only if the database is still away when the time is up. After a change of unknown
-        topic, a backend may run `offered` first, which only reads: if it finds nothing, `look` would not, either.
-        `at_change` is returned at a change, without another look.
+        topic, a backend may run `offered` first, which only reads: if it finds nothing, `check` would not, either.
+        `at_change` is returned at a change, without another check.
         """
         from holdfast.signals import Change  # loaded with any backend, and not with the public names
 
@@ -213,11 +213,11 @@ class Context(msgspec.Struct, frozen=True):
             try:
                 away: Unavailable | None = None
                 try:
-                    seen, due_in_ms = await look()
+                    seen, due_in_ms = await check()
                 except Unavailable as error:
                     if raised_by_handler(error):
                         raise
-                    seen, due_in_ms, away = None, LOOK_AGAIN_MS, error
+                    seen, due_in_ms, away = None, OUTAGE_POLL_MS, error
                 if seen is not None:
                     return seen
                 left_ms = max(0, math.ceil((deadline - time.monotonic()) * 1000))

@@ -248,12 +248,12 @@ class Events(FacetBase):
         )
 
     async def _next(self, filter: EventFilter, timeout_ms: object, what: str) -> ProcessEvent:
-        async def look() -> tuple[ProcessEvent | None, int | None]:
+        async def check() -> tuple[ProcessEvent | None, int | None]:
             page = await self._page(filter)
             return (page.items[0] if page.items else None), None
 
         topic = event_topic(filter.process_id, filter.type)
-        return await self._context.wait_until(topic, look, timeout_ms, f"{what} of process {filter.process_id!r}")
+        return await self._context.wait_until(topic, check, timeout_ms, f"{what} of process {filter.process_id!r}")
 
     async def follow(
         self, process_id: str, *, after: int = 0, timeout_ms: int | None = None

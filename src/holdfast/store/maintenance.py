@@ -402,20 +402,20 @@ class OutsideBytes:
             tally.findings += problems if stands else []
 
     async def _problems(self, objects: AttachmentBytes, row: AttachmentRow) -> list[Finding]:
-        look = verification.Tally({}, [], [])
+        tally = verification.Tally({}, [], [])
         try:
             data = await self._context.outside(partial(read_outside, objects, row))
             problems = await self._context.computed(verification_rules.bytes_outside, row, data)
-            look.look("attachment_objects", row.attachment_id, problems)
+            tally.check("attachment_objects", row.attachment_id, problems)
         except Corrupt as error:
-            look.damage("attachment_objects", row.attachment_id, error)
+            tally.damage("attachment_objects", row.attachment_id, error)
         except Unavailable as error:
             self._failures += 1
             given_up = "; the rest is skipped" if self._failures == FAILURES_IN_A_ROW else ""
-            look.note(Finding("attachment_objects", row.attachment_id, f"cannot be read: {error.message}{given_up}"))
-            return look.findings
+            tally.note(Finding("attachment_objects", row.attachment_id, f"cannot be read: {error.message}{given_up}"))
+            return tally.findings
         self._failures = 0
-        return look.findings
+        return tally.findings
 
 
 def _room(total: PruneReport, allowed: int | None) -> int:

@@ -99,14 +99,14 @@ class PoolQueue(KindLimits):
         async def offered(tx: Transaction) -> tuple[bool, int | None]:
             return await pool_queue.is_offered(tx, request)
 
-        async def look() -> tuple[bool | None, int | None]:
+        async def check() -> tuple[bool | None, int | None]:
             found, due_in_ms = await self._context.backend.read(offered)
             if found:
                 found, due_in_ms = await self._context.backend.write(lambda tx: pool_queue.is_claimable(tx, request))
             return (True if found else None), due_in_ms
 
         what = "claimable work in any session"
-        await self._context.wait_until(ready.ANY_QUEUE, look, timeout_ms, what, offered=offered, at_change=at_change)
+        await self._context.wait_until(ready.ANY_QUEUE, check, timeout_ms, what, offered=offered, at_change=at_change)
 
     async def complete(self, claim: WorkClaim | WorkCompletion) -> WorkReceipt:
         """Settle a claim without a turn: `ClaimLost` once it expired or was taken over. Idempotent.
@@ -174,11 +174,11 @@ class PoolQueue(KindLimits):
         """
         limits = self._context.limits
         completion = claims.check_claim("claim", claim, limits)
-        said = checks.text("error", error, limits)
+        reason = checks.text("error", error, limits)
         delay_ms = checks.optional_whole("retry_in_ms", retry_in_ms, most=limits.ttl_ms)
         most = checks.optional_whole("max_attempts", max_attempts, least=1)
         return await self._context.backend.write(
-            lambda tx: settlement.fail(tx, completion, said, retry_in_ms=delay_ms, max_attempts=most)
+            lambda tx: settlement.fail(tx, completion, reason, retry_in_ms=delay_ms, max_attempts=most)
         )
 
     async def dead_letters(
@@ -264,9 +264,9 @@ class PoolQueue(KindLimits):
         session = self._context.identifier("session_id", session_id)
         batch = self._context.identifier("batch_id", batch_id)
 
-        async def look() -> tuple[WorkBatch | None, int | None]:
+        async def check() -> tuple[WorkBatch | None, int | None]:
             return await self._context.backend.read(lambda tx: settlement.outcome(tx, session, batch)), None
 
         return await self._context.wait_until(
-            ready.queue_topic(session), look, timeout_ms, f"batch {batch!r} of session {session!r} to be settled"
+            ready.queue_topic(session), check, timeout_ms, f"batch {batch!r} of session {session!r} to be settled"
         )

@@ -213,12 +213,12 @@ class Processes(RunProcesses):
         """
         checked = self._context.identifier("process_id", process_id)
 
-        async def look() -> tuple[ProcessOutcome | None, int | None]:
+        async def check() -> tuple[ProcessOutcome | None, int | None]:
             row = await self._context.backend.read(lambda tx: operations.require(tx, checked))
             return (await self._context.computed(rules.process_of, row)).outcome, None
 
         topic = process_topic(checked)
-        return await self._context.wait_until(topic, look, timeout_ms, f"the end of process {checked!r}")
+        return await self._context.wait_until(topic, check, timeout_ms, f"the end of process {checked!r}")
 
     async def forget_session(self, session_id: str) -> ProcessSessionReport:
         """Remove a session's handles and wake targets, for all its frames. The processes continue.

@@ -288,7 +288,7 @@ class Queue(PoolQueue):
 
         topic = [ready.queue_topic(session)]
 
-        async def look() -> tuple[bool | None, int | None]:
+        async def check() -> tuple[bool | None, int | None]:
             outlook = await self._context.backend.read(
                 lambda tx: operations.is_claimable(tx, session, at, owner_id=owner, exclusive=alone)
             )
@@ -298,7 +298,7 @@ class Queue(PoolQueue):
                 return None, 1
             return (True if outlook.is_claimable else None), outlook.due_in_ms
 
-        await self._context.wait_until(lambda: topic[0], look, timeout_ms, f"claimable work in session {session!r}")
+        await self._context.wait_until(lambda: topic[0], check, timeout_ms, f"claimable work in session {session!r}")
 
 
 async def enqueued(

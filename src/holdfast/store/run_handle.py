@@ -28,8 +28,8 @@ class RunFailed(Exception):
     """A run ended without a result. `outcome` says how."""
 
     def __init__(self, process_id: str, outcome: ProcessOutcome) -> None:
-        said = getattr(outcome, "message", "")
-        super().__init__(f"run {process_id!r} ended as {type(outcome).__name__.lower()}: {said}")
+        message = getattr(outcome, "message", "")
+        super().__init__(f"run {process_id!r} ended as {type(outcome).__name__.lower()}: {message}")
         self.process_id = process_id
         self.outcome = outcome
 

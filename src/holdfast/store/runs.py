@@ -109,8 +109,8 @@ class RunProcesses(FacetBase):
         run = self.handle(receipt.process.id)
         run.receipt = receipt
         if receipt.created:
-            said = "run %(process_id)s was retried as %(retry)s"
-            self._context.log_remedy(said, process_id=checked, retry=run.id)
+            reason = "run %(process_id)s was retried as %(retry)s"
+            self._context.log_remedy(reason, process_id=checked, retry=run.id)
         return run
 
     def handle(self, process_id: str) -> RunHandle:
@@ -234,7 +234,7 @@ class RunProcesses(FacetBase):
 
         topic = [ANY_RUN]
 
-        async def look() -> tuple[bool | None, int | None]:
+        async def check() -> tuple[bool | None, int | None]:
             seen = await self._context.backend.read(lambda tx: runs.outlook(tx, request))
             found, due_in_ms = seen.is_claimable, seen.due_in_ms
             if found:
@@ -246,7 +246,7 @@ class RunProcesses(FacetBase):
             return (True if found else None), due_in_ms
 
         await self._context.wait_until(
-            lambda: topic[0], look, timeout_ms, "a claimable run", offered=offered, at_change=at_change
+            lambda: topic[0], check, timeout_ms, "a claimable run", offered=offered, at_change=at_change
         )
 
     async def suspend(
@@ -307,6 +307,6 @@ class RunProcesses(FacetBase):
         """
         limits = self._context.limits
         held = run_rules.check_lease("lease", lease, limits)
-        said = checks.text("error", error, limits)
+        reason = checks.text("error", error, limits)
         delay_ms = checks.whole("retry_in_ms", retry_in_ms, most=limits.ttl_ms)
-        return await self._context.backend.write(lambda tx: runs.retry_later(tx, held, said, delay_ms))
+        return await self._context.backend.write(lambda tx: runs.retry_later(tx, held, reason, delay_ms))

@@ -81,7 +81,7 @@ class Schedules(FacetBase):
         return await self._context.backend.write(lambda tx: operations.resume(tx, checked))
 
     async def run_now(self, name: str, *, idempotency_key: str | None = None) -> Firing:
-        """Fire a schedule at once, also a paused one. Its own ticks stay as they are; a failure of the last is over.
+        """Fire a schedule at once, also a paused one. Its own ticks are unaffected; an earlier failure is cleared.
 
         With a key, it fires once, however often it is asked for; the answer is then that of the first call.
 
@@ -140,11 +140,11 @@ class Schedules(FacetBase):
             due_in_ms = await operations.next_due_in(tx)
             return due_in_ms is not None and due_in_ms <= 0, due_in_ms
 
-        async def look() -> tuple[bool | None, int | None]:
+        async def check() -> tuple[bool | None, int | None]:
             found, due_in_ms = await self._context.backend.read(offered)
             return (True if found else None), due_in_ms
 
-        await self._context.wait_until(operations.TOPIC, look, timeout_ms, "a schedule that is due", offered=offered)
+        await self._context.wait_until(operations.TOPIC, check, timeout_ms, "a schedule that is due", offered=offered)
 
     async def restore(self, schedule: Schedule) -> RestoreReceipt:
         """Declare a schedule of another store as it stands there. Ticks that it has seen do not fire here.

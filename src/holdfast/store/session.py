@@ -357,10 +357,10 @@ class Session(SessionControl):
         await self._context.computed(_check_payloads, payloads, limits)
         address = self._binding.address()
 
-        async def look() -> tuple[None, claims.ExclusiveClaim | None]:
+        async def check() -> tuple[None, claims.ExclusiveClaim | None]:
             return None, await self._context.backend.read(lambda tx: queue.claimed_exclusively(tx, address, turn_id))
 
-        await self._until_free(look, allowed_ms)
+        await self._until_free(check, allowed_ms)
         return await self._accept(Commit(turn_id=turn_id, graph=Append([Node(payload=one) for one in payloads])))
 
     async def enqueue(

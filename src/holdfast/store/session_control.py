@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 INTERRUPTED = "interrupted"
 """The reason of an interrupt that gives none."""
-LOOK_AGAIN_MS = 1_000
+FOLLOW_POLL_MS = 1_000
 """Longest time until a follower sees a turn that no worker committed: such a commit sends no notification."""
 TURN_WAIT_MS = 5_000
 """Time for a worker's turn to end before an append, or a turn of another caller, is refused."""
@@ -50,7 +50,7 @@ class SessionControl:
         """Ask until no exclusive claim holds the session. Raises `LeaseHeld` when the time is up."""
         answer, claim = await ask()
 
-        async def look() -> tuple[bool | None, int | None]:
+        async def check() -> tuple[bool | None, int | None]:
             nonlocal answer, claim
             answer, claim = await ask()
             return (True, None) if claim is None else (None, claim[2])
@@ -58,7 +58,7 @@ class SessionControl:
         session_id = self._binding.address()[0]
         if claim is not None and not self._context.enclosing:
             with suppress(WaitTimeout):
-                await self._context.wait_until(queue_topic(session_id), look, wait_ms, "the end of a turn")
+                await self._context.wait_until(queue_topic(session_id), check, wait_ms, "the end of a turn")
         if claim is not None:
             raise LeaseHeld(lease_rules.describe(OnSession(session_id)), claim[0], claim[1], TURN_ADVICE)
         return answer
@@ -116,11 +116,11 @@ class SessionControl:
         ()
         """
         address = self._binding.address()
-        said = checks.text("reason", reason, self._context.limits)
-        if not said.strip():
-            said = INTERRUPTED
+        reason = checks.text("reason", reason, self._context.limits)
+        if not reason.strip():
+            reason = INTERRUPTED
         token = self._context.token()
-        row, ended = await self._context.backend.write(lambda tx: settlement.interrupt(tx, address, said, token))
+        row, ended = await self._context.backend.write(lambda tx: settlement.interrupt(tx, address, reason, token))
         self._binding.learn(row)
         return ended
 
@@ -147,14 +147,14 @@ class SessionControl:
         while True:
             change = self._watch(address[0])
             try:
-                seen = await self._look(place)
+                seen = await self._read_stream(place)
                 place = seen.place
                 for item in seen.items:
                     yield item
                 if seen.items:
                     waited_since_s = time.monotonic()
                     continue
-                pause_ms = LOOK_AGAIN_MS
+                pause_ms = FOLLOW_POLL_MS
                 if wait_limit_ms is not None:
                     left_ms = wait_limit_ms - int((time.monotonic() - waited_since_s) * 1000)
                     if left_ms <= 0:
@@ -164,7 +164,7 @@ class SessionControl:
             finally:
                 change.cancel()
 
-    async def _look(self, place: stream_rules.Place | None) -> stream_operations.Seen:
+    async def _read_stream(self, place: stream_rules.Place | None) -> stream_operations.Seen:
         try:
             row, seen = await self._context.backend.read(
                 lambda tx: stream_operations.follow(tx, self._binding.address(), place)

@@ -267,11 +267,11 @@ class Triggers(FacetBase):
         async def offered(tx: Transaction) -> tuple[bool, int | None]:
             return await operations.has_undelivered_run(tx), None
 
-        async def look() -> tuple[bool | None, int | None]:
+        async def check() -> tuple[bool | None, int | None]:
             found, _ = await self._context.backend.read(offered)
             return (True if found else None), None
 
-        await self._context.wait_until(operations.NEW_RUNS, look, timeout_ms, "an undelivered run", offered=offered)
+        await self._context.wait_until(operations.NEW_RUNS, check, timeout_ms, "an undelivered run", offered=offered)
 
     async def occurrences(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[Occurrence]:
         """Return one page of occurrences by id, which is not an order in time.
