@@ -5,6 +5,9 @@ schema's name, written `{schema}`, must be a plain identifier. Lines between `--
 left out: `commit+nodes+` is the statement `commit` with only this one of its parts, `commit+` has none of them. The
 remaining parameters keep their order and are renumbered. A row that a writer locks and a reader does not is one
 statement with a part `lock`.
+
+Columns that several statements list stand once in the folder, below a line `-- columns: session_columns`. A statement
+of any file lists them as `{session_columns}` or, each with the name of a table before it, as `{named.session_columns}`.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-_NAME = re.compile(r"--\s*name:\s*(\S+)\s*")
+_HEADING = re.compile(r"--\s*(name|columns):\s*(\S+)\s*")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _PART = re.compile(r"\s*--\s*part:\s*(\w+)\s*")
 _END_OF_PART = re.compile(r"\s*--\s*end part\s*")
 _PARAMETER = re.compile(r"\$(\d+)")
 _SCHEMA = "{schema}"
+_COLUMNS = re.compile(r"\{(?:(\w+)\.)?(\w+_columns)\}")
 _INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)", re.MULTILINE)
 
 
@@ -58,49 +62,72 @@ def load_statements(
     their replacements.
     """
     texts: dict[str, str] = {}
-    for file in sorted(files(package).joinpath(folder).iterdir(), key=lambda entry: entry.name):
-        if not file.name.endswith(".sql"):
-            continue
-        for name, text in parse_statements(file.read_text(encoding="utf-8"), origin=file.name):
+    entries = sorted(files(package).joinpath(folder).iterdir(), key=lambda entry: entry.name)
+    sources = {entry.name: entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith(".sql")}
+    blocks = {file: list(_parse(source, file)) for file, source in sources.items()}
+    columns = _columns_of(blocks)
+    for file, found in blocks.items():
+        for kind, name, text in found:
+            if kind != "name":
+                continue
             if name in texts:
-                raise ValueError(f"{file.name}: the statement {name!r} exists twice")
-            whole = text
+                raise ValueError(f"{file}: the statement {name!r} exists twice")
+            whole = with_columns(text, columns, origin=f"{file}: {name}")
             for part, kept in settled.items():
                 whole = with_part_settled(whole, part, kept=kept)
             for word, other in swaps.items():
                 whole = whole.replace(word, other)
             if whole.strip():
-                texts[name] = with_schema(whole, schema, origin=f"{file.name}: {name}")
+                texts[name] = with_schema(whole, schema, origin=f"{file}: {name}")
     if not texts:
         raise ValueError(f"{package} has no statements in {folder!r}")
     return Statements(texts)
 
 
+def _columns_of(blocks: Mapping[str, list[tuple[str, str, str]]]) -> dict[str, list[str]]:
+    """Return the lists of columns of all files."""
+    columns: dict[str, list[str]] = {}
+    for file, found in blocks.items():
+        for kind, name, text in found:
+            if kind != "columns":
+                continue
+            if name in columns:
+                raise ValueError(f"{file}: the columns {name!r} exist twice")
+            columns[name] = text.replace(",", " ").split()
+    return columns
+
+
 def parse_statements(source: str, *, origin: str) -> Iterator[tuple[str, str]]:
     """Yield the named statements of one file, in order."""
-    name: str | None = None
+    return ((name, text) for kind, name, text in _parse(source, origin) if kind == "name")
+
+
+def _parse(source: str, origin: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the kind, the name and the text of each block of a file."""
+    heading: tuple[str, str] | None = None
     lines: list[str] = []
     for line in source.splitlines():
-        heading = _NAME.fullmatch(line)
-        if heading is not None:
-            if name is not None:
-                yield _statement(name, lines, origin)
-            name, lines = heading[1], []
+        found = _HEADING.fullmatch(line)
+        if found is not None:
+            if heading is not None:
+                yield _block(heading, lines, origin)
+            heading, lines = (found[1], found[2]), []
         elif line.strip() and (not line.lstrip().startswith("--") or _is_mark(line)):
-            if name is None:
+            if heading is None:
                 raise ValueError(f"{origin}: a statement has no name: {line.strip()!r}")
             lines.append(line)
-    if name is not None:
-        yield _statement(name, lines, origin)
+    if heading is not None:
+        yield _block(heading, lines, origin)
 
 
-def _statement(name: str, lines: list[str], origin: str) -> tuple[str, str]:
+def _block(heading: tuple[str, str], lines: list[str], origin: str) -> tuple[str, str, str]:
+    kind, name = heading
     if not name.isidentifier():
         raise ValueError(f"{origin}: {name!r} is not a name for a statement")
     text = "\n".join(lines).rstrip().removesuffix(";")
     if not text:
         raise ValueError(f"{origin}: the statement {name!r} is empty")
-    return name, text
+    return kind, name, text
 
 
 def _is_mark(line: str) -> bool:
@@ -145,6 +172,18 @@ def without_parts(text: str, absent: Set[str]) -> str:
     numbers = sorted({int(number) for number in _PARAMETER.findall(kept)})
     places = {str(number): place for place, number in enumerate(numbers, 1)}
     return _PARAMETER.sub(lambda parameter: f"${places[parameter[1]]}", kept)
+
+
+def with_columns(text: str, columns: Mapping[str, list[str]], *, origin: str) -> str:
+    """Return the text with the lists of columns filled in."""
+
+    def listed(found: re.Match[str]) -> str:
+        table, name = found.groups()
+        if name not in columns:
+            raise ValueError(f"{origin}: there are no columns {name!r}")
+        return ", ".join(columns[name] if table is None else [f"{table}.{one}" for one in columns[name]])
+
+    return _COLUMNS.sub(listed, text)
 
 
 def with_schema(text: str, schema: str | None, *, origin: str) -> str:

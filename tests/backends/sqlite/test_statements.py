@@ -68,6 +68,29 @@ def test_parts_that_are_settled_are_in_or_out_for_good(package: tuple[str, Path]
     assert "two" not in far
 
 
+def test_columns_that_statements_share_stand_once(package: tuple[str, Path]) -> None:
+    name, folder = package
+    (folder / "a.sql").write_text(
+        "-- columns: thing_columns\nid, name,\nsize\n\n-- name: one\nSELECT {thing_columns}\nFROM a"
+    )
+    (folder / "b.sql").write_text("-- name: two\nSELECT {other.thing_columns}, 1\nFROM a AS other")
+    assert dict(load_statements(name)) == {
+        "one": "SELECT id, name, size\nFROM a",
+        "two": "SELECT other.id, other.name, other.size, 1\nFROM a AS other",
+    }
+
+
+def test_columns_that_no_file_lists_or_that_two_list_are_refused(package: tuple[str, Path]) -> None:
+    name, folder = package
+    (folder / "a.sql").write_text("-- name: one\nSELECT {thing_columns}\nFROM a")
+    with pytest.raises(ValueError, match="no columns 'thing_columns'"):
+        load_statements(name)
+    for file in ("b.sql", "c.sql"):
+        (folder / file).write_text(f"-- columns: thing_columns\nid\n\n-- name: of_{file[0]}\nSELECT 1")
+    with pytest.raises(ValueError, match="exist twice"):
+        load_statements(name)
+
+
 def test_a_name_that_exists_twice_is_refused(package: tuple[str, Path]) -> None:
     name, folder = package
     (folder / "a.sql").write_text("-- name: one\nSELECT 1")

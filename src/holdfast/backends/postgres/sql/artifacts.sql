@@ -1,8 +1,10 @@
 -- Artifacts.
 
+-- columns: artifact_columns
+kind, ref, hash, encoding, size, stored_at_ms, body
+
 -- name: find_artifact
-SELECT
-    kind, ref, hash, encoding, size, stored_at_ms, body
+SELECT {artifact_columns}
 FROM {schema}.artifacts
 WHERE kind = $1::text
     AND ref = $2::text
@@ -25,8 +27,7 @@ ORDER BY kind, ref
 LIMIT $5::bigint
 
 -- name: read_artifacts
-SELECT
-    kind, ref, hash, encoding, size, stored_at_ms, body
+SELECT {artifact_columns}
 FROM {schema}.artifacts
 WHERE (kind, ref) >= ($1::text, $2::text)
     AND (kind, ref) < ($3::text, $4::text)
@@ -35,7 +36,7 @@ LIMIT $5::bigint
 
 -- name: save_artifact
 INSERT INTO {schema}.artifacts (
-    kind, ref, hash, encoding, size, stored_at_ms, body
+    {artifact_columns}
 ) VALUES (
     $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bytea
 )
@@ -54,7 +55,7 @@ WHERE kind = $1::text
 
 -- name: add_artifact
 INSERT INTO {schema}.artifacts (
-    kind, ref, hash, encoding, size, stored_at_ms, body
+    {artifact_columns}
 ) VALUES (
     $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bytea
 )

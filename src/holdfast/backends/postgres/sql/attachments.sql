@@ -1,9 +1,11 @@
 -- The attachment manifest, and attachment bytes.
 
+-- columns: attachment_columns
+session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+committed_at_ms, stored_in, intent_id
+
 -- name: find_attachment
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+SELECT {attachment_columns}
 FROM {schema}.attachments
 WHERE family = $1::bigint
     AND session_key = $2::bigint
@@ -11,8 +13,7 @@ WHERE family = $1::bigint
 
 -- name: save_attachment
 INSERT INTO {schema}.attachments (
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+    {attachment_columns}
 ) VALUES (
     $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::bigint, $7::bigint, $8::bigint, $9::text, $10::bigint,
     $11::bigint, $12::text, $13::text
@@ -46,9 +47,7 @@ WHERE family = $1::bigint
     AND attachment_id = $3::text
 
 -- name: list_attachments
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+SELECT {attachment_columns}
 FROM {schema}.attachments
 WHERE family = $1::bigint
     AND session_key = $2::bigint
@@ -57,24 +56,13 @@ ORDER BY attachment_id
 LIMIT $4::bigint
 
 -- name: list_uncommitted
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+SELECT {attachment_columns}
 FROM {schema}.attachments
 WHERE committed_at_ms IS NULL
-    AND intent_at_ms <= $1::bigint
-    AND (intent_at_ms, attachment_id, session_key) > ($2::bigint, $3::text, $4::bigint)
-ORDER BY intent_at_ms, attachment_id, session_key
-LIMIT $5::bigint
-
--- name: list_session_uncommitted
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
-FROM {schema}.attachments
-WHERE committed_at_ms IS NULL
+    -- part: of_session
     AND family = $6::bigint
     AND session_key = $7::bigint
+    -- end part
     AND intent_at_ms <= $1::bigint
     AND (intent_at_ms, attachment_id, session_key) > ($2::bigint, $3::text, $4::bigint)
 ORDER BY intent_at_ms, attachment_id, session_key
@@ -82,8 +70,7 @@ LIMIT $5::bigint
 
 -- name: copy_committed_attachments
 INSERT INTO {schema}.attachments (
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+    {attachment_columns}
 )
 SELECT
     $3::bigint, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,

@@ -1,8 +1,10 @@
 -- Contents, shared by a family.
 
+-- columns: blob_columns
+hash, encoding, size, body, base_hash
+
 -- name: load_blobs
-SELECT
-    blob.hash, blob.encoding, blob.size, blob.body, blob.base_hash
+SELECT {blob.blob_columns}
 FROM (
     SELECT wanted.hash
     FROM unnest($2::text[]) AS wanted (hash)
@@ -16,8 +18,7 @@ FROM (
     FROM unnest($2::text[]) AS wanted (hash)
 ) AS needed
 CROSS JOIN LATERAL (
-    SELECT
-        hash, encoding, size, body, base_hash
+    SELECT {blob_columns}
     FROM {schema}.blobs
     WHERE family = $1::bigint
         AND hash = needed.hash

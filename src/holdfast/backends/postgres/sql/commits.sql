@@ -2,9 +2,7 @@
 -- statement, because the nodes cannot send each other records inside arrays.
 
 -- name: find_turn
-SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+SELECT {revision_columns}
 FROM {schema}.revisions
 WHERE session_key = $2::bigint
     AND turn_id = $3::text
@@ -40,8 +38,7 @@ WHERE family = $1::bigint
 SELECT
     ARRAY(
         SELECT ROW(
-            session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-            refs, body, committed_at_ms
+            {revision_columns}
         )
         FROM {schema}.revisions
         WHERE family = $1::bigint
@@ -50,8 +47,7 @@ SELECT
     ),
     ARRAY(
         SELECT ROW(
-            session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-            refs, body, committed_at_ms
+            {revision_columns}
         )
         FROM {schema}.revisions
         WHERE session_key = $2::bigint
@@ -59,8 +55,7 @@ SELECT
     ),
     ARRAY(
         SELECT ROW(
-            node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-            node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+            {node.node_columns},
             (
                 SELECT parent.node_id
                 FROM {schema}.nodes AS parent
@@ -71,9 +66,7 @@ SELECT
         FROM unnest($5::bigint[], $6::bigint[], $7::bigint[]) AS segment (session_key, epoch, last_key)
         CROSS JOIN unnest($8::text[]) AS wanted (node_id)
         CROSS JOIN LATERAL (
-            SELECT
-                named.node_key, named.session_key, named.epoch, named.node_id, named.parent_key, named.kind,
-                named.frame_id, named.caused_by, named.created_at_ms, named.payload, named.mark, named.revision
+            SELECT {named.node_columns}
             FROM {schema}.nodes AS named
             WHERE named.session_key = segment.session_key
                 AND named.epoch = segment.epoch
@@ -148,7 +141,7 @@ SELECT
     ),
     ARRAY(
         SELECT ROW(
-            kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+            {lease_columns}
         )
         FROM {schema}.leases
         WHERE kind = 'session'
@@ -157,7 +150,7 @@ SELECT
 
 -- name: insert_blob
 INSERT INTO {schema}.blobs (
-    family, hash, encoding, size, body, base_hash
+    family, {blob_columns}
 ) VALUES (
     $1::bigint, $2::text, $3::text, $4::bigint, $5::bytea, $6::text
 )
@@ -165,7 +158,7 @@ ON CONFLICT (family, hash) DO NOTHING
 
 -- name: insert_blobs
 INSERT INTO {schema}.blobs (
-    family, hash, encoding, size, body, base_hash
+    family, {blob_columns}
 )
 SELECT
     $1::bigint, blob.*

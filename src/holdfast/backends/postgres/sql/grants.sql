@@ -28,10 +28,7 @@ WHERE session_id = $1::text
 
 -- name: list_grants
 SELECT
-    session_id, frame_id, granted_id, descriptor, process_id, registration_hash, status, waiting, definition_hash,
-    originator_session_id, wake_session_id, wake_frame_id, event_count, created_at_ms, updated_at_ms, body,
-    external_ref, wait, outcome, run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt,
-    suspended, lost_owner, last_error
+    session_id, frame_id, granted_id, descriptor, {process_columns}
 FROM (
     SELECT
         *,
@@ -44,12 +41,7 @@ FROM (
     FROM (
         SELECT
             granted.session_id, granted.frame_id, granted.process_id AS granted_id, granted.descriptor,
-            process.process_id, process.registration_hash, process.status, process.waiting, process.definition_hash,
-            process.originator_session_id, process.wake_session_id, process.wake_frame_id, process.event_count,
-            process.created_at_ms, process.updated_at_ms, process.body, process.external_ref, process.wait,
-            process.outcome,
-            process.run_kind, process.run_version, process.recovery, process.due_at_ms, process.claimable_at_ms,
-            process.claim_fence, process.attempt, process.suspended, process.lost_owner, process.last_error
+            {process.process_columns}
         FROM {schema}.grants AS granted
         JOIN {schema}.processes AS process
             ON process.process_id = granted.process_id

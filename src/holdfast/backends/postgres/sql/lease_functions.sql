@@ -2,10 +2,10 @@
 
 -- name: take_lease
 SELECT
-    verdict, process_status, kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+    verdict, process_status, {lease_columns}
 FROM {schema}.take_lease_v1($1::text, $2::text, $3::bigint, $4::text, $5::text, $6::bigint, $7::bigint)
 
 -- name: renew_lease
 SELECT
-    verdict, kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+    verdict, {lease_columns}
 FROM {schema}.renew_lease_v1($1::text, $2::text, $3::bigint, $4::text, $5::bigint, $6::bigint, $7::bigint)

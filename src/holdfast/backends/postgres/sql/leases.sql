@@ -1,12 +1,14 @@
 -- Leases, and the fence floor, which keeps fences rising after a lease row was deleted.
 
+-- columns: lease_columns
+kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+
 -- Differs: the clock is read behind the lock.
 -- name: find_lease
 -- part: lock
 WITH locked AS (
 -- end part
-SELECT
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+SELECT {lease_columns}
 FROM {schema}.leases
 WHERE kind = $1::text
     AND resource = $2::text
@@ -17,7 +19,7 @@ WHERE kind = $1::text
 FOR UPDATE
 )
 SELECT
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms,
+    {lease_columns},
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 -- end part
@@ -62,7 +64,7 @@ INSERT INTO {schema}.leases (
     -- part: by_family
     family,
     -- end part
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+    {lease_columns}
 ) VALUES (
     -- part: by_family
     $8::bigint,

@@ -1,18 +1,22 @@
 -- Limits of kinds, slots of claims, and keys that sessions wait for.
 
+-- columns: limit_columns
+kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+
+-- columns: slot_columns
+kind, limit_key, session_key, claim_id, expires_at_ms
+
 -- Waits for all claims in progress, and blocks new ones: a claim locks a ready row before it looks for limits.
 -- name: exclude_claims
 LOCK TABLE {schema}.ready IN EXCLUSIVE MODE
 
 -- name: find_limit
-SELECT
-    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+SELECT {limit_columns}
 FROM {schema}.limits
 WHERE kind = $1::text
 
 -- name: list_limits
-SELECT
-    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+SELECT {limit_columns}
 FROM {schema}.limits
 WHERE kind > $1::text
 ORDER BY kind
@@ -20,7 +24,7 @@ LIMIT $2::bigint
 
 -- name: save_limit
 INSERT INTO {schema}.limits (
-    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+    {limit_columns}
 ) VALUES (
     $1::text, $2::bigint, $3::bigint, $4::bigint, $5::bigint, $6::bigint
 )
@@ -58,12 +62,11 @@ RETURNING
 
 -- name: insert_slots
 INSERT INTO {schema}.slots (
-    kind, limit_key, session_key, claim_id, expires_at_ms
+    {slot_columns}
 )
-SELECT
-    slot.kind, slot.limit_key, slot.session_key, slot.claim_id, slot.expires_at_ms
+SELECT {slot.slot_columns}
 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[]) AS slot (
-    kind, limit_key, session_key, claim_id, expires_at_ms
+    {slot_columns}
 )
 
 -- name: clear_slots
@@ -87,7 +90,7 @@ WHERE kind = $1::text
 
 -- name: limit_state
 SELECT
-    declared.kind, declared.at_once, declared.per_key, declared.paused, declared.declared_at_ms, declared.opens_at_ms,
+    {declared.limit_columns},
     coalesce(of_kind.used, 0), of_kind.first_end_ms, coalesce(of_key.used, 0), of_key.first_end_ms
 FROM {schema}.limits AS declared
 LEFT JOIN LATERAL (
@@ -109,8 +112,7 @@ LEFT JOIN LATERAL (
 WHERE declared.kind = $1::text
 
 -- name: slots_of
-SELECT
-    kind, limit_key, session_key, claim_id, expires_at_ms
+SELECT {slot_columns}
 FROM {schema}.slots
 WHERE session_key = $1::bigint
 ORDER BY kind, limit_key, claim_id

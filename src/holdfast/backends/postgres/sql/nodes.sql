@@ -1,9 +1,11 @@
 -- Nodes. Each is read with its parent's id, from the parent's own row. Parents are of the same family.
 
+-- columns: node_columns
+node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark, revision
+
 -- name: insert_nodes
 INSERT INTO {schema}.nodes (
-    family, node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload,
-    mark, revision
+    family, {node_columns}
 )
 SELECT
     $1::bigint, node.*
@@ -14,8 +16,7 @@ FROM unnest(
 
 -- name: find_nodes
 SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    {node.node_columns},
     (
         SELECT parent.node_id
         FROM {schema}.nodes AS parent
@@ -25,9 +26,7 @@ SELECT
 FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS segment (session_key, epoch, last_key)
 CROSS JOIN unnest($5::text[]) AS wanted (node_id)
 CROSS JOIN LATERAL (
-    SELECT
-        named.node_key, named.session_key, named.epoch, named.node_id, named.parent_key, named.kind, named.frame_id,
-        named.caused_by, named.created_at_ms, named.payload, named.mark, named.revision
+    SELECT {named.node_columns}
     FROM {schema}.nodes AS named
     WHERE named.session_key = segment.session_key
         AND named.epoch = segment.epoch
@@ -44,8 +43,7 @@ ORDER BY node.node_key
 -- name: read_path
 WITH RECURSIVE path AS (
     SELECT
-        node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-        node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        {node.node_columns},
         1::bigint AS depth
     FROM {schema}.nodes AS node
     WHERE node.family = $1::bigint
@@ -53,14 +51,11 @@ WITH RECURSIVE path AS (
         AND node.mark = 0
     UNION ALL
     SELECT
-        node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-        node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        {node.node_columns},
         path.depth + 1
     FROM path
     CROSS JOIN LATERAL (
-        SELECT
-            parent.node_key, parent.session_key, parent.epoch, parent.node_id, parent.parent_key, parent.kind,
-            parent.frame_id, parent.caused_by, parent.created_at_ms, parent.payload, parent.mark, parent.revision
+        SELECT {parent.node_columns}
         FROM {schema}.nodes AS parent
         WHERE parent.family = $1::bigint
             AND parent.node_key = path.parent_key
@@ -71,8 +66,7 @@ WITH RECURSIVE path AS (
         AND path.depth < $3::bigint
 )
 SELECT
-    path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
-    path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
+    {path.node_columns},
     -- The next node of the path is the parent. The last node's parent may be hidden or beyond the limit.
     coalesce(
         lead(path.node_id) OVER (ORDER BY path.depth),
@@ -88,8 +82,7 @@ ORDER BY path.depth
 
 -- name: read_nodes
 SELECT
-    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
-    revision, parent_id
+    {node_columns}, parent_id
 FROM (
     SELECT
         *,
@@ -102,8 +95,7 @@ FROM (
         ) AS bytes_before
     FROM (
         SELECT
-            node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-            node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision, parent.node_id AS parent_id
+            {node.node_columns}, parent.node_id AS parent_id
         FROM {schema}.nodes AS node
         LEFT JOIN {schema}.nodes AS parent
             ON parent.family = $1::bigint
@@ -128,8 +120,7 @@ DESC
 
 -- name: read_nodes_by_id
 SELECT
-    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
-    revision, parent_id
+    {node_columns}, parent_id
 FROM (
     SELECT
         *,
@@ -142,8 +133,7 @@ FROM (
         ) AS bytes_before
     FROM (
         SELECT
-            node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-            node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision, parent.node_id AS parent_id
+            {node.node_columns}, parent.node_id AS parent_id
         FROM {schema}.nodes AS node
         LEFT JOIN {schema}.nodes AS parent
             ON parent.family = $1::bigint

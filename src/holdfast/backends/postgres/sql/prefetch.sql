@@ -48,7 +48,7 @@ FROM (SELECT DISTINCT family, session_key FROM given_back) AS queue
 SELECT
     clock.now_ms,
     ARRAY(
-        SELECT ROW(worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report)
+        SELECT ROW({worker_columns})
         FROM {schema}.workers
         WHERE worker_id > $2::text
             AND expires_at_ms > clock.now_ms
@@ -65,17 +65,14 @@ FROM (
 SELECT
     ARRAY(
         SELECT ROW(
-            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-            last_error
+            {process_columns}
         )
         FROM {schema}.processes
         WHERE process_id = $1::text
     ),
     ARRAY(
         SELECT ROW(
-            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+            {event_columns}
         )
         FROM (
             SELECT
@@ -84,9 +81,7 @@ SELECT
                     ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
                 ) AS bytes_before
             FROM (
-                SELECT
-                    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
-                    occurred_at_ms, payload
+                SELECT {event_columns}
                 FROM {schema}.events
                 WHERE sequence > $2::bigint
                     -- part: all
@@ -113,9 +108,7 @@ SELECT
 -- Returns a session and the first page of its own nodes with ids in a range. Inherited nodes are read in a transaction.
 -- name: gather_group
 WITH session AS MATERIALIZED (
-    SELECT
-        session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-        deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    SELECT {session_columns}
     FROM {schema}.sessions
     WHERE session_id = $1::text
     ORDER BY incarnation DESC
@@ -124,15 +117,13 @@ WITH session AS MATERIALIZED (
 SELECT
     ARRAY(
         SELECT ROW(
-            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+            {session_columns}
         )
         FROM session
     ),
     ARRAY(
         SELECT ROW(
-            page.node_key, page.session_key, page.epoch, page.node_id, page.parent_key, page.kind, page.frame_id,
-            page.caused_by, page.created_at_ms, page.payload, page.mark, page.revision,
+            {page.node_columns},
             (
                 SELECT parent.node_id
                 FROM {schema}.nodes AS parent
@@ -142,16 +133,14 @@ SELECT
         )
         FROM (
             SELECT
-                node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
-                node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+                node.family, {node.node_columns},
                 sum(octet_length(node.payload) + coalesce(octet_length(node.caused_by), 0)) OVER (
                     ORDER BY node.node_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
                 ) AS bytes_before
             FROM session
             CROSS JOIN LATERAL (
                 SELECT
-                    own.family, own.node_key, own.session_key, own.epoch, own.node_id, own.parent_key, own.kind,
-                    own.frame_id, own.caused_by, own.created_at_ms, own.payload, own.mark, own.revision
+                    own.family, {own.node_columns}
                 FROM {schema}.nodes AS own
                 WHERE own.session_key = session.session_key
                     AND own.epoch = session.epoch
@@ -172,25 +161,17 @@ SELECT
 -- rows the path to the leaf.
 -- name: gather_view
 WITH RECURSIVE session AS MATERIALIZED (
-    SELECT
-        session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-        deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    SELECT {session_columns}
     FROM {schema}.sessions
     WHERE session_id = $1::text
     ORDER BY incarnation DESC
     LIMIT 1
 ),
 head AS MATERIALIZED (
-    SELECT
-        revision.session_key, revision.revision, revision.family, revision.turn_id, revision.fingerprint,
-        revision.epoch, revision.node_count, revision.leaf_key, revision.leaf_id, revision.checkpoint_ref,
-        revision.refs, revision.body, revision.committed_at_ms
+    SELECT {revision.revision_columns}
     FROM session
     CROSS JOIN LATERAL (
-        SELECT
-            newest.session_key, newest.revision, newest.family, newest.turn_id, newest.fingerprint, newest.epoch,
-            newest.node_count, newest.leaf_key, newest.leaf_id, newest.checkpoint_ref, newest.refs, newest.body,
-            newest.committed_at_ms
+        SELECT {newest.revision_columns}
         FROM {schema}.revisions AS newest
         WHERE newest.family = session.family
             AND newest.session_key = session.session_key
@@ -274,28 +255,23 @@ listed AS MATERIALIZED (
 SELECT
     ARRAY(
         SELECT ROW(
-            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+            {session_columns}
         )
         FROM session
     ),
     ARRAY(
         SELECT ROW(
-            session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
-            checkpoint_ref, refs, body, committed_at_ms
+            {revision_columns}
         )
         FROM head
     ),
     ARRAY(
         SELECT ROW(
-            turn.session_key, turn.revision, turn.family, turn.turn_id, turn.fingerprint, turn.epoch, turn.node_count,
-            turn.leaf_key, turn.leaf_id, turn.checkpoint_ref, turn.refs, turn.body, turn.committed_at_ms
+            {turn.revision_columns}
         )
         FROM session
         CROSS JOIN LATERAL (
-            SELECT
-                session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
-                checkpoint_ref, refs, body, committed_at_ms
+            SELECT {revision_columns}
             FROM {schema}.revisions
             WHERE session_key = session.session_key
                 AND turn_id = $2::text
@@ -304,7 +280,7 @@ SELECT
     ),
     ARRAY(
         SELECT ROW(
-            blob.hash, blob.encoding, blob.size, blob.body, blob.base_hash
+            {blob.blob_columns}
         )
         FROM (
             SELECT family, hash
@@ -321,8 +297,7 @@ SELECT
             FROM listed
         ) AS needed
         CROSS JOIN LATERAL (
-            SELECT
-                hash, encoding, size, body, base_hash
+            SELECT {blob_columns}
             FROM {schema}.blobs
             WHERE family = needed.family
                 AND hash = needed.hash
@@ -331,13 +306,11 @@ SELECT
     ),
     ARRAY(
         SELECT ROW(
-            counter.source, counter.model, counter.input_tokens, counter.output_tokens,
-            counter.cached_input_tokens, counter.reasoning_tokens, counter.place
+            {counter.usage_columns}
         )
         FROM session
         CROSS JOIN LATERAL (
-            SELECT
-                source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+            SELECT {usage_columns}
             FROM {schema}.usage
             WHERE family = session.family
                 AND session_key = session.session_key
@@ -365,8 +338,7 @@ SELECT
 UNION ALL
 SELECT
     NULL, NULL, NULL, NULL, NULL,
-    leaf.node_key, leaf.session_key, leaf.epoch, leaf.node_id, leaf.parent_key, leaf.kind, leaf.frame_id, leaf.caused_by,
-    leaf.created_at_ms, leaf.payload, leaf.mark, leaf.revision,
+    {leaf.node_columns},
     (
         SELECT parent.node_id
         FROM {schema}.nodes AS parent
@@ -377,8 +349,7 @@ SELECT
 FROM head
 CROSS JOIN LATERAL (
     SELECT
-        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
-        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision
+        node.family, {node.node_columns}
     FROM {schema}.nodes AS node
     WHERE node.family = head.family
         AND node.node_key = head.leaf_key
@@ -390,8 +361,7 @@ WHERE leaf.mark = 0
 UNION ALL
 SELECT
     NULL, NULL, NULL, NULL, NULL,
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id, node.caused_by,
-    node.created_at_ms, node.payload, node.mark, node.revision,
+    {node.node_columns},
     -- In a run, the next row is the parent. That of the last row may be hidden, beyond the limit or missing.
     CASE
         WHEN node.node_key <= runs.first_key + CASE WHEN runs.mark <> 0 THEN 1 ELSE 0 END
@@ -407,8 +377,7 @@ FROM size
 CROSS JOIN runs
 CROSS JOIN LATERAL (
     SELECT
-        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
-        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision
+        node.family, {node.node_columns}
     FROM {schema}.nodes AS node
     WHERE node.family = runs.family
         AND node.node_key >= runs.first_key

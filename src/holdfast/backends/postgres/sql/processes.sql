@@ -1,35 +1,33 @@
 -- Processes and their events.
 
+-- columns: process_columns
+process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome, run_kind, run_version,
+recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner, last_error
+
+-- columns: event_columns
+process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+
 -- Differs: a transaction that may write locks the row, so that two on one process never interleave.
 -- name: find_process
 -- part: lock
 WITH locked AS (
 -- end part
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM {schema}.processes
 WHERE process_id = $1::text
 -- part: lock
 FOR UPDATE
 )
 SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error,
+    {process_columns},
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 -- end part
 
 -- name: insert_process
 INSERT INTO {schema}.processes (
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+    {process_columns}
 ) VALUES (
     $1::text, $2::text, $3::text, $4::bigint, $5::text, $6::text, $7::text, $8::text, $9::bigint, $10::bigint,
     $11::bigint, $12::bytea, $13::bytea, $14::bytea, $15::bytea, $16::text, $17::text, $18::text, $19::bigint,
@@ -66,11 +64,7 @@ SET
 WHERE process_id = $1::text
 
 -- name: list_processes
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM (
     SELECT
         *,
@@ -81,11 +75,7 @@ FROM (
             ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-            last_error
+        SELECT {process_columns}
         FROM {schema}.processes
         WHERE process_id > $1::text
             AND ($3::bigint IS NULL OR waiting = $3::bigint)
@@ -97,11 +87,7 @@ WHERE coalesce(bytes_before, 0) < $4::bigint
 ORDER BY process_id
 
 -- name: list_processes_of_status
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM (
     SELECT
         *,
@@ -112,11 +98,7 @@ FROM (
             ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-            last_error
+        SELECT {process_columns}
         FROM {schema}.processes
         WHERE process_id || '' > $1::text
             AND status = $4::text
@@ -129,11 +111,7 @@ WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY process_id
 
 -- name: list_processes_of_definition
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM (
     SELECT
         *,
@@ -144,11 +122,7 @@ FROM (
             ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-            last_error
+        SELECT {process_columns}
         FROM {schema}.processes
         WHERE process_id > $1::text
             AND definition_hash = $5::text
@@ -162,11 +136,7 @@ WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY process_id
 
 -- name: list_processes_of_originator
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM (
     SELECT
         *,
@@ -177,11 +147,7 @@ FROM (
             ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-            last_error
+        SELECT {process_columns}
         FROM {schema}.processes
         WHERE process_id > $1::text
             AND originator_session_id = $6::text
@@ -232,11 +198,7 @@ SET claimable_at_ms = $2::bigint
 WHERE process_id = $1::text
 
 -- name: list_ended_processes
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM (
     SELECT
         *,
@@ -247,11 +209,7 @@ FROM (
             ORDER BY updated_at_ms, process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-            last_error
+        SELECT {process_columns}
         FROM {schema}.processes
         WHERE ended_at_ms IS NOT NULL
             AND (ended_at_ms, process_id) > ($1::bigint, $2::text)
@@ -272,48 +230,43 @@ WHERE wake_session_id = $1::text
 
 -- name: insert_event
 INSERT INTO {schema}.events (
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+    {event_columns}
 ) VALUES (
     $1::text, $2::bigint, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::bigint, $9::bigint, $10::bytea
 )
 
 -- name: insert_events
 INSERT INTO {schema}.events (
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+    {event_columns}
 )
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM unnest(
     $1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bigint[], $9::bigint[],
     $10::bytea[]
 ) AS event (
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+    {event_columns}
 )
 
 -- name: find_event
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM {schema}.events
 WHERE process_id = $1::text
     AND sequence = $2::bigint
 
 -- name: find_replay
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM {schema}.events
 WHERE process_id || '' = $1::text
     AND replay_key = $2::text
 
 -- name: find_replays
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM {schema}.events
 WHERE process_id || '' = $1::text
     AND replay_key = ANY($2::text[])
 
 -- name: list_events
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM (
     SELECT
         *,
@@ -321,8 +274,7 @@ FROM (
             ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        SELECT {event_columns}
         FROM {schema}.events
         WHERE process_id = $1::text
             AND sequence > $2::bigint
@@ -334,8 +286,7 @@ WHERE coalesce(bytes_before, 0) < $4::bigint
 ORDER BY sequence
 
 -- name: list_events_of_type
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM (
     SELECT
         *,
@@ -343,8 +294,7 @@ FROM (
             ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        SELECT {event_columns}
         FROM {schema}.events
         WHERE process_id || '' = $1::text
             AND type = $4::text
@@ -357,8 +307,7 @@ WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY sequence
 
 -- name: list_pending_wakes
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM (
     SELECT
         *,
@@ -366,8 +315,7 @@ FROM (
             ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        SELECT {event_columns}
         FROM {schema}.events
         WHERE process_id || '' = $1::text
             AND sequence > $2::bigint
@@ -382,8 +330,7 @@ WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY sequence
 
 -- name: recent_events
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM (
     SELECT
         *,
@@ -391,8 +338,7 @@ FROM (
             ORDER BY sequence DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        SELECT {event_columns}
         FROM {schema}.events
         WHERE process_id = $1::text
         ORDER BY sequence DESC

@@ -1,5 +1,14 @@
 -- The queue. A writer locks the session's ready row, and then the batches.
 
+-- columns: batch_columns
+enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+retry_at_ms, last_error, limit_key, claim_slot
+
+-- columns: ready_columns
+session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
+
 -- name: find_sources
 SELECT
     batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
@@ -18,10 +27,7 @@ ORDER BY batch.enqueue_seq
 
 -- name: insert_batches
 INSERT INTO {schema}.batches (
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+    {batch_columns}
 )
 SELECT
     nextval('{schema}.enqueue_seqs'),
@@ -36,18 +42,10 @@ FROM unnest(
     enqueued_at_ms, payloads, limit_key, place
 )
 ORDER BY draft.place
-RETURNING
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+RETURNING {batch_columns}
 
 -- name: ready_batches
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+SELECT {batch_columns}
 FROM {schema}.batches
 WHERE family + 0 = $1::bigint
     AND session_key = $2::bigint
@@ -139,13 +137,7 @@ SELECT
     batch.last_error, batch.limit_key, batch.claim_slot
 FROM (SELECT DISTINCT unnest($3::text[])) AS wanted (batch_id)
 CROSS JOIN LATERAL (
-    SELECT
-        named.enqueue_seq, named.batch_id, named.session_key, named.family, named.source_key, named.draft_hash,
-        named.delivery, named.slot, named.merge_key, named.kind, named.priority, named.available_at_ms,
-        named.enqueued_at_ms, named.payloads, named.settled_state, named.settled_at_ms, named.settled_revision,
-        named.claim_id, named.claim_owner, named.claim_token_hash, named.claim_fence, named.claimed_at_ms,
-        named.claim_expires_at_ms, named.claim_exclusive, named.claim_size, named.attempts, named.retry_at_ms,
-        named.last_error, named.limit_key, named.claim_slot
+    SELECT {named.batch_columns}
     FROM {schema}.batches AS named
     WHERE named.batch_id = wanted.batch_id
         AND named.session_key = $2::bigint
@@ -180,11 +172,7 @@ locked AS (
         batch.last_error, batch.limit_key, batch.claim_slot
     FROM place
     CROSS JOIN LATERAL (
-        SELECT
-            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
-            priority, available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision,
-            claim_id, claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive,
-            claim_size, attempts, retry_at_ms, last_error, limit_key, claim_slot
+        SELECT {batch_columns}
         FROM {schema}.batches
         WHERE family = $1::bigint
             AND session_key = $2::bigint
@@ -193,10 +181,7 @@ locked AS (
     ) AS batch
 )
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot,
+    {batch_columns},
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 
@@ -205,11 +190,7 @@ FROM locked
 -- part: lock
 WITH locked AS (
 -- end part
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+SELECT {batch_columns}
 FROM {schema}.batches
 WHERE family + 0 = $1::bigint
     AND session_key = $2::bigint
@@ -226,10 +207,7 @@ ORDER BY enqueue_seq
 FOR UPDATE
 )
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot,
+    {batch_columns},
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 -- end part
@@ -267,11 +245,7 @@ WHERE batch.family = saved.family
     AND batch.enqueue_seq = saved.enqueue_seq
 
 -- name: list_dead
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+SELECT {batch_columns}
 FROM (
     SELECT
         *,
@@ -279,11 +253,7 @@ FROM (
             ORDER BY enqueue_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
-            priority, available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision,
-            claim_id, claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive,
-            claim_size, attempts, retry_at_ms, last_error, limit_key, claim_slot
+        SELECT {batch_columns}
         FROM {schema}.batches
         WHERE settled_state = 'dead'
             AND enqueue_seq > $3::bigint
@@ -385,13 +355,7 @@ SELECT least(
 )
 
 -- name: list_batches
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms,
-    enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner, claim_token_hash,
-    claim_fence,
-    claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+SELECT {batch_columns}
 FROM (
     SELECT
         *,
@@ -399,13 +363,7 @@ FROM (
             ORDER BY enqueue_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
-            priority, available_at_ms,
-            enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-            claim_token_hash, claim_fence,
-            claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-            retry_at_ms, last_error, limit_key, claim_slot
+        SELECT {batch_columns}
         FROM {schema}.batches
         WHERE family + 0 = $1::bigint
             AND session_key = $2::bigint
@@ -507,12 +465,7 @@ LIMIT 1
 -- name: find_claimed_next
 -- part: by_family
 SELECT
-    'claimed', owner.session_id, bearer.enqueue_seq, bearer.batch_id, bearer.session_key, bearer.family, bearer.source_key,
-    bearer.draft_hash, bearer.delivery, bearer.slot, bearer.merge_key, bearer.kind, bearer.priority,
-    bearer.available_at_ms, bearer.enqueued_at_ms, bearer.payloads, bearer.settled_state, bearer.settled_at_ms,
-    bearer.settled_revision, bearer.claim_id, bearer.claim_owner, bearer.claim_token_hash, bearer.claim_fence,
-    bearer.claimed_at_ms, bearer.claim_expires_at_ms, bearer.claim_exclusive, bearer.claim_size, bearer.attempts,
-    bearer.retry_at_ms, bearer.last_error, bearer.limit_key, bearer.claim_slot
+    'claimed', owner.session_id, {bearer.batch_columns}
 FROM {schema}.ready AS queue
 JOIN {schema}.batches AS bearer
     ON bearer.family = queue.family

@@ -20,10 +20,7 @@ FROM {schema}.claim_run_v1(
 
 -- name: append_and_claim
 SELECT
-    verdict, now_ms, new_sequence, delivered_batch_id, is_enqueued, process_id, registration_hash, status, waiting,
-    definition_hash, originator_session_id, wake_session_id, wake_frame_id, event_count, created_at_ms, updated_at_ms,
-    body, external_ref, wait, outcome, run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence,
-    attempt, suspended, lost_owner, last_error, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
+    verdict, now_ms, new_sequence, delivered_batch_id, is_enqueued, {process_columns}, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
     occurred_at_ms, payload, reached,
     next_verdict,
     (next_process).process_id, (next_process).registration_hash, (next_process).status, (next_process).waiting,

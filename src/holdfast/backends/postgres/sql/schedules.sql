@@ -1,19 +1,21 @@
 -- Schedules.
 
+-- columns: schedule_columns
+name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+
 -- Differs: the clock is read behind the lock.
 -- name: find_schedule
 -- part: lock
 WITH locked AS (
 -- end part
-SELECT
-    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+SELECT {schedule_columns}
 FROM {schema}.schedules
 WHERE name = $1::text
 -- part: lock
 FOR UPDATE
 )
 SELECT
-    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body,
+    {schedule_columns},
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 -- end part
@@ -26,8 +28,7 @@ ORDER BY due_at_ms, name
 LIMIT 1
 
 -- name: list_schedules
-SELECT
-    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+SELECT {schedule_columns}
 FROM (
     SELECT
         *,
@@ -35,8 +36,7 @@ FROM (
             ORDER BY name ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+        SELECT {schedule_columns}
         FROM {schema}.schedules
         WHERE name > $1::text
         ORDER BY name
@@ -55,7 +55,7 @@ LIMIT $1::bigint
 
 -- name: insert_schedule
 INSERT INTO {schema}.schedules (
-    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+    {schedule_columns}
 ) VALUES (
     $1::text, $2::text, $3::text, $4::bigint, $5::bigint, $6::bigint, $7::bigint, $8::text, $9::bigint, $10::bigint,
     $11::bytea

@@ -1,14 +1,23 @@
 -- Sessions, their revisions and usage.
 
+-- columns: session_columns
+session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms, deleted_at_ms,
+created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+
+-- columns: revision_columns
+session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref, refs,
+body, committed_at_ms
+
+-- columns: usage_columns
+source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+
 -- Differs: a transaction that may write locks the row, so that two on one session never interleave. The clock is read
 -- behind the lock.
 -- name: find_session
 -- part: lock
 WITH locked AS (
 -- end part
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM {schema}.sessions
 WHERE session_id = $1::text
     -- part: by_family
@@ -20,8 +29,7 @@ LIMIT 1
 FOR NO KEY UPDATE
 )
 SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
+    {session_columns},
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 -- end part
@@ -29,9 +37,7 @@ FROM locked
 -- Differs: a transaction that only needs the session to exist takes a key share, beside those that change it.
 -- name: share_session
 WITH locked AS (
-    SELECT
-        session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-        deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    SELECT {session_columns}
     FROM {schema}.sessions
     WHERE session_id = $1::text
         -- part: by_family
@@ -42,8 +48,7 @@ WITH locked AS (
     FOR KEY SHARE
 )
 SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
+    {session_columns},
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 
@@ -70,8 +75,7 @@ WITH fresh AS (
     SELECT nextval('{schema}.session_keys') AS session_key
 )
 INSERT INTO {schema}.sessions (
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    {session_columns}
 )
 SELECT
     fresh.session_key, $1::text, $2::bigint,
@@ -79,9 +83,7 @@ SELECT
     $4::bigint, $5::bigint, $6::bigint, $7::bytea, $8::bigint, $9::bigint, $10::bigint, $11::text, $12::text,
     $13::text, $14::text, $15::text, $16::bytea
 FROM fresh
-RETURNING
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+RETURNING {session_columns}
 
 -- On a cluster distributed by family, reserves the id first.
 -- name: take_name
@@ -105,16 +107,13 @@ LIMIT 1
 -- name: insert_session_of_family
 -- part: by_family
 INSERT INTO {schema}.sessions (
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    {session_columns}
 )
 VALUES (
     $1::bigint, $2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::bigint, $8::bytea, $9::bigint, $10::bigint,
     $11::bigint, $12::text, $13::text, $14::text, $15::text, $16::text, $17::bytea
 )
-RETURNING
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+RETURNING {session_columns}
 -- end part
 
 -- name: save_session
@@ -139,9 +138,7 @@ WHERE family = $4::bigint
     AND session_key = $1::bigint
 
 -- name: list_sessions
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM (
     SELECT
         *,
@@ -149,9 +146,7 @@ FROM (
             ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        SELECT {session_columns}
         FROM {schema}.sessions
         WHERE session_key > $1::bigint
             AND dead = 0
@@ -163,9 +158,7 @@ WHERE coalesce(bytes_before, 0) < $3::bigint
 ORDER BY session_key
 
 -- name: list_sessions_of_owner
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM (
     SELECT
         *,
@@ -173,9 +166,7 @@ FROM (
             ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        SELECT {session_columns}
         FROM {schema}.sessions
         WHERE owner = $3::text
             AND session_key > $1::bigint
@@ -188,9 +179,7 @@ WHERE coalesce(bytes_before, 0) < $4::bigint
 ORDER BY session_key
 
 -- name: list_sessions_of_parent
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM (
     SELECT
         *,
@@ -198,9 +187,7 @@ FROM (
             ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        SELECT {session_columns}
         FROM {schema}.sessions
         WHERE parent_session_id = $4::text
             AND session_key > $1::bigint
@@ -215,9 +202,7 @@ ORDER BY session_key
 
 -- Differs: labels are looked up by key and value first, in the part of an index that is as large as a label is frequent.
 -- name: list_sessions_changed
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM (
     SELECT
         *,
@@ -226,8 +211,7 @@ FROM (
         ) AS bytes_before
     FROM (
         SELECT
-            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by, changed_minute
+            {session_columns}, changed_minute
         FROM {schema}.sessions
         WHERE (changed_minute, session_key) > ($5::bigint, $1::bigint)
             AND changed_at_ms >= $6::bigint
@@ -259,9 +243,7 @@ WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY changed_minute, session_key
 
 -- name: list_sessions_newest
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM (
     SELECT
         *,
@@ -270,8 +252,7 @@ FROM (
         ) AS bytes_before
     FROM (
         SELECT
-            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by, changed_minute
+            {session_columns}, changed_minute
         FROM {schema}.sessions
         WHERE (changed_minute, session_key) < ($5::bigint, $1::bigint)
             AND changed_minute >= $6::bigint / 60000
@@ -304,9 +285,7 @@ WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY changed_minute DESC, session_key DESC
 
 -- name: list_sessions_by_id
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM (
     SELECT
         *,
@@ -314,9 +293,7 @@ FROM (
             ORDER BY session_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        SELECT {session_columns}
         FROM {schema}.sessions
         WHERE session_id >= $1::text
             -- part: bounded
@@ -347,9 +324,7 @@ ORDER BY session_id
 
 -- The sessions of one label, and of the others if they are given.
 -- name: list_sessions_of_label
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM (
     SELECT
         *,
@@ -392,9 +367,7 @@ ORDER BY session_key
 
 -- A page in any order, of a label that few sessions have: reads all of them.
 -- name: sort_sessions_of_label
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM (
     SELECT
         *,
@@ -491,18 +464,14 @@ LIMIT $2::bigint
 -- end part
 
 -- name: find_revision
-SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+SELECT {revision_columns}
 FROM {schema}.revisions
 WHERE family = $1::bigint
     AND session_key = $2::bigint
     AND revision = $3::bigint
 
 -- name: find_leaf_revision
-SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+SELECT {revision_columns}
 FROM {schema}.revisions
 WHERE family = $1::bigint
     AND session_key = $2::bigint
@@ -511,9 +480,7 @@ ORDER BY revision DESC
 LIMIT 1
 
 -- name: list_revisions
-SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+SELECT {revision_columns}
 FROM (
     SELECT
         *,
@@ -521,9 +488,7 @@ FROM (
             ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-            refs, body, committed_at_ms
+        SELECT {revision_columns}
         FROM {schema}.revisions
         WHERE family = $1::bigint
             AND session_key = $2::bigint
@@ -536,9 +501,7 @@ WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY revision
 
 -- name: list_revisions_down
-SELECT
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
+SELECT {revision_columns}
 FROM (
     SELECT
         *,
@@ -546,9 +509,7 @@ FROM (
             ORDER BY revision DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-            refs, body, committed_at_ms
+        SELECT {revision_columns}
         FROM {schema}.revisions
         WHERE family = $1::bigint
             AND session_key = $2::bigint
@@ -592,8 +553,7 @@ WHERE family = $1::bigint
     )
 
 -- name: read_ledger
-SELECT
-    source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+SELECT {usage_columns}
 FROM {schema}.usage
 WHERE family = $1::bigint
     AND session_key = $2::bigint

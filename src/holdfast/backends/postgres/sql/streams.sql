@@ -1,23 +1,23 @@
 -- Emitted values.
 
+-- columns: stream_columns
+family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+
 -- name: save_blocks
 INSERT INTO {schema}.stream_blocks (
-    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+    {stream_columns}
 )
-SELECT
-    given.family, given.session_key, given.claim_id, given.block, given.turn_id, given.begun_at_ms, given.items,
-    given.body
+SELECT {given.stream_columns}
 FROM unnest(
     $1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::bytea[]
-) AS given (family, session_key, claim_id, block, turn_id, begun_at_ms, items, body)
+) AS given ({stream_columns})
 ON CONFLICT (family, session_key, claim_id, block) DO UPDATE
 SET
     items = excluded.items,
     body = excluded.body
 
 -- name: find_blocks
-SELECT
-    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+SELECT {stream_columns}
 FROM {schema}.stream_blocks
 WHERE family = $1::bigint
     AND session_key = $2::bigint
@@ -27,8 +27,7 @@ ORDER BY block
 LIMIT $5::bigint
 
 -- name: first_block
-SELECT
-    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+SELECT {stream_columns}
 FROM {schema}.stream_blocks
 WHERE family = $1::bigint
     AND session_key = $2::bigint

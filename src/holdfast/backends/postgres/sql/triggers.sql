@@ -1,16 +1,23 @@
 -- Subscriptions, occurrences and deliveries.
 
+-- columns: subscription_columns
+sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+created_at_ms, updated_at_ms, body, run_kind
+
+-- columns: occurrence_columns
+occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+
+-- columns: delivery_columns
+occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+
 -- name: insert_subscription
 INSERT INTO {schema}.subscriptions (
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+    {subscription_columns}
 ) VALUES (
     nextval('{schema}.subscription_sequences'), $1::text, $2::text, $3::text, $4::text, $5::text, $6::text,
     $7::text, $8::text, $9::bigint, $10::bigint, $11::bigint, $12::bytea, $13::text
 )
-RETURNING
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+RETURNING {subscription_columns}
 
 -- Differs: a sequence number that is given does not move the sequence, so that numbers are drawn up to it.
 -- name: draw_subscription_sequences
@@ -19,17 +26,14 @@ FROM pg_catalog.generate_series(1, $1::bigint)
 
 -- name: restore_subscription
 INSERT INTO {schema}.subscriptions (
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+    {subscription_columns}
 ) VALUES (
     $1::bigint, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::bigint,
     $11::bigint, $12::bigint, $13::bytea, $14::text
 )
 
 -- name: find_subscription
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM {schema}.subscriptions
 WHERE sequence = $1::bigint
 -- part: lock
@@ -38,9 +42,7 @@ FOR UPDATE
 
 -- Differs: written like the expression of the unique index, in which NULL is replaced.
 -- name: find_subscription_key
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM {schema}.subscriptions
 WHERE key = $3::text
     AND coalesce(session_id, '') = coalesce($1::text, '')
@@ -69,9 +71,7 @@ SET
 WHERE sequence = $1::bigint
 
 -- name: list_subscriptions
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM (
     SELECT
         *,
@@ -79,9 +79,7 @@ FROM (
             ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-            created_at_ms, updated_at_ms, body, run_kind
+        SELECT {subscription_columns}
         FROM {schema}.subscriptions
         WHERE sequence > $1::bigint
             AND sequence <= $2::bigint
@@ -100,9 +98,7 @@ WHERE coalesce(bytes_before, 0) < $11::bigint
 ORDER BY sequence
 
 -- name: list_subscriptions_of_session
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM (
     SELECT
         *,
@@ -110,9 +106,7 @@ FROM (
             ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-            created_at_ms, updated_at_ms, body, run_kind
+        SELECT {subscription_columns}
         FROM {schema}.subscriptions
         WHERE sequence > $1::bigint
             AND sequence <= $2::bigint
@@ -132,9 +126,7 @@ ORDER BY sequence
 
 -- Differs: what an occurrence is delivered to cannot be deleted or cancelled while it is.
 -- name: list_subscriptions_of_source
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM (
     SELECT
         *,
@@ -142,9 +134,7 @@ FROM (
             ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-            created_at_ms, updated_at_ms, body, run_kind
+        SELECT {subscription_columns}
         FROM {schema}.subscriptions
         WHERE sequence > $1::bigint
             AND sequence <= $2::bigint
@@ -193,8 +183,7 @@ DELETE FROM {schema}.subscriptions
 WHERE sequence = ANY($1::bigint[])
 
 -- name: find_occurrence
-SELECT
-    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+SELECT {occurrence_columns}
 FROM {schema}.occurrences
 WHERE occurrence_id = $1::text
 -- part: lock
@@ -202,8 +191,7 @@ FOR UPDATE
 -- end part
 
 -- name: list_occurrences
-SELECT
-    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+SELECT {occurrence_columns}
 FROM (
     SELECT
         *,
@@ -211,8 +199,7 @@ FROM (
             ORDER BY occurrence_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+        SELECT {occurrence_columns}
         FROM {schema}.occurrences
         WHERE occurrence_id > $1::text
         ORDER BY occurrence_id
@@ -224,14 +211,14 @@ ORDER BY occurrence_id
 
 -- name: insert_occurrence
 INSERT INTO {schema}.occurrences (
-    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+    {occurrence_columns}
 ) VALUES (
     $1::text, $2::text, $3::text, $4::text, $5::text, $6::bigint, $7::bytea, $8::bytea
 )
 
 -- name: insert_deliveries
 INSERT INTO {schema}.deliveries (
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+    {delivery_columns}
 )
 SELECT
     draft.*
@@ -239,12 +226,10 @@ FROM unnest(
     $1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[]
 ) AS draft
 ON CONFLICT (occurrence_id, subscription_sequence) DO NOTHING
-RETURNING
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+RETURNING {delivery_columns}
 
 -- name: list_deliveries
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM {schema}.deliveries
 WHERE occurrence_id = $1::text
     AND subscription_sequence > $2::bigint
@@ -252,8 +237,7 @@ ORDER BY subscription_sequence
 LIMIT $3::bigint
 
 -- name: find_delivery
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM {schema}.deliveries
 WHERE occurrence_id = $1::text
     AND subscription_sequence = $2::bigint
@@ -262,8 +246,7 @@ FOR UPDATE
 -- end part
 
 -- name: find_process_delivery
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM {schema}.deliveries
 WHERE process_id = $1::text
 LIMIT 1
@@ -285,11 +268,12 @@ WHERE occurrence_id = $1::text
 
 -- Differs: a cluster that is spread by family copies deliveries to every node, and cannot look each up among processes.
 -- name: list_undelivered
-SELECT
-    delivery.occurrence_id, delivery.subscription_sequence, delivery.process_id, delivery.state,
-    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure, delivery.run_kind
+SELECT {delivery.delivery_columns}
 FROM {schema}.deliveries AS delivery
 WHERE delivery.state = 'reserved'
+    -- part: runs
+    AND delivery.run_kind IS NOT NULL
+    -- end part
     AND delivery.reserved_at_ms <= $1::bigint
     AND (delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence)
     > ($2::bigint, $3::text, $4::bigint)
@@ -311,6 +295,7 @@ WHERE delivery.state = 'reserved'
         )
     )
     -- end part
+    -- part: of_session
     AND (
         $6::text IS NULL
         OR delivery.subscription_sequence IN (
@@ -319,12 +304,12 @@ WHERE delivery.state = 'reserved'
             WHERE subscriptions.session_id = $6::text
         )
     )
+    -- end part
 ORDER BY delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence
 LIMIT $5::bigint
 
 -- name: list_failed_deliveries
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM {schema}.deliveries
 WHERE state = 'failed'
     AND (reserved_at_ms, occurrence_id, subscription_sequence) > ($1::bigint, $2::text, $3::bigint)
@@ -339,37 +324,6 @@ WHERE state = 'failed'
 ORDER BY reserved_at_ms, occurrence_id, subscription_sequence
 LIMIT $4::bigint
 
--- name: list_undelivered_runs
-SELECT
-    delivery.occurrence_id, delivery.subscription_sequence, delivery.process_id, delivery.state,
-    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure, delivery.run_kind
-FROM {schema}.deliveries AS delivery
-WHERE delivery.state = 'reserved'
-    AND delivery.run_kind IS NOT NULL
-    AND delivery.reserved_at_ms <= $1::bigint
-    AND (delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence)
-    > ($2::bigint, $3::text, $4::bigint)
-    -- part: one_place
-    AND NOT EXISTS (
-        SELECT 1
-        FROM {schema}.processes
-        WHERE processes.process_id = delivery.process_id
-    )
-    -- end part
-    -- part: by_family
-    AND delivery.process_id NOT IN (
-        SELECT processes.process_id
-        FROM {schema}.processes
-        WHERE processes.process_id IN (
-            SELECT reserved.process_id
-            FROM {schema}.deliveries AS reserved
-            WHERE reserved.state = 'reserved'
-        )
-    )
-    -- end part
-ORDER BY delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence
-LIMIT $5::bigint
-
 -- name: finished_occurrences
 SELECT occurrence_id
 FROM {schema}.occurrences
@@ -382,20 +336,9 @@ WHERE occurred_at_ms <= $1::bigint
     )
 ORDER BY occurred_at_ms, occurrence_id
 LIMIT $2::bigint
-
--- name: lock_finished_occurrences
-SELECT occurrence_id
-FROM {schema}.occurrences
-WHERE occurred_at_ms <= $1::bigint
-    AND NOT EXISTS (
-        SELECT 1
-        FROM {schema}.deliveries
-        WHERE deliveries.occurrence_id = occurrences.occurrence_id
-            AND deliveries.state = 'reserved'
-    )
-ORDER BY occurred_at_ms, occurrence_id
-LIMIT $2::bigint
+-- part: lock
 FOR UPDATE
+-- end part
 
 -- Differs: asked again once they are locked, because a delivery may have been reserved during the wait.
 -- name: still_finished_occurrences

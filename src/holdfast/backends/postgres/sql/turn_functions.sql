@@ -3,10 +3,7 @@
 
 -- name: append_event
 SELECT
-    verdict, now_ms, new_sequence, delivered_batch_id, is_enqueued, process_id, registration_hash, status, waiting,
-    definition_hash, originator_session_id, wake_session_id, wake_frame_id, event_count, created_at_ms, updated_at_ms,
-    body, external_ref, wait, outcome, run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence,
-    attempt, suspended, lost_owner, last_error, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
+    verdict, now_ms, new_sequence, delivered_batch_id, is_enqueued, {process_columns}, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
     occurred_at_ms, payload, reached
 FROM {schema}.append_event_v1(
     $1::text, $2::bigint, $3::text, $4::bigint, $5::text, $6::text, $7::boolean, $8::text, $9::bigint, $10::text,
@@ -16,16 +13,14 @@ FROM {schema}.append_event_v1(
 
 -- name: show_head
 SELECT
-    verdict, detail, now_ms, session_key, session_id, incarnation, family, revision, node_count, epoch, lineage,
-    changed_at_ms, deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
+    verdict, detail, now_ms, {session_columns},
     head_session_key, head_revision, head_family, turn_id, fingerprint, head_epoch, head_node_count, leaf_key, leaf_id,
     checkpoint_ref, refs, body, committed_at_ms, reached
 FROM {schema}.show_head_v1($1::text, $2::text, $3::boolean, $4::boolean, $5::bigint)
 
 -- name: add_nodes
 SELECT
-    verdict, detail, now_ms, session_key, session_id, incarnation, family, revision, node_count, epoch, lineage,
-    changed_at_ms, deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
+    verdict, detail, now_ms, {session_columns},
     head_session_key, head_revision, head_family, turn_id, fingerprint, head_epoch, head_node_count, leaf_key, leaf_id,
     checkpoint_ref, refs, body, committed_at_ms, reached
 FROM {schema}.add_nodes_v1(
@@ -36,8 +31,7 @@ FROM {schema}.add_nodes_v1(
 
 -- name: commit_turn
 SELECT
-    verdict, detail, now_ms, session_key, session_id, incarnation, family, revision, node_count, epoch, lineage,
-    changed_at_ms, deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
+    verdict, detail, now_ms, {session_columns},
     head_session_key, head_revision, head_family, turn_id, fingerprint, head_epoch, head_node_count, leaf_key, leaf_id,
     checkpoint_ref, refs, body, committed_at_ms, reached
 FROM {schema}.commit_turn_v1(

@@ -4,9 +4,7 @@
 -- before the row.
 
 -- name: walk_sessions
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms, deleted_at_ms,
-    created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM (
     SELECT
         *,
@@ -14,10 +12,7 @@ FROM (
             ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-            deleted_at_ms,
-            created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        SELECT {session_columns}
         FROM {schema}.sessions
         WHERE session_key >= $1::bigint
             AND ($2::boolean OR session_key <> $1::bigint)
@@ -30,8 +25,7 @@ ORDER BY session_key
 
 -- name: walk_revisions
 SELECT
-    key_family, key_session_key, key_revision, session_key, revision, family, turn_id, fingerprint, epoch, node_count,
-    leaf_key, leaf_id, checkpoint_ref, refs, body, committed_at_ms
+    key_family, key_session_key, key_revision, {revision_columns}
 FROM (
     SELECT
         *,
@@ -40,9 +34,7 @@ FROM (
         ) AS bytes_before
     FROM (
         SELECT
-            family AS key_family, session_key AS key_session_key, revision AS key_revision, session_key, revision,
-            family,
-            turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref, refs, body, committed_at_ms
+            family AS key_family, session_key AS key_session_key, revision AS key_revision, {revision_columns}
         FROM {schema}.revisions
         WHERE (family, session_key, revision) >= ($1::bigint, $2::bigint, $3::bigint)
             AND ($4::boolean OR (family, session_key, revision) <> ($1::bigint, $2::bigint, $3::bigint))
@@ -55,8 +47,7 @@ ORDER BY family, session_key, revision
 
 -- name: walk_nodes
 SELECT
-    family, key_node_key, node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms,
-    payload, mark, revision, parent_id
+    family, key_node_key, {node_columns}, parent_id
 FROM (
     SELECT
         *,
@@ -65,9 +56,7 @@ FROM (
         ) AS bytes_before
     FROM (
         SELECT
-            node.family, node.node_key AS key_node_key, node.node_key, node.session_key, node.epoch, node.node_id,
-            node.parent_key, node.kind, node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark,
-            node.revision, parent.node_id AS parent_id
+            node.family, node.node_key AS key_node_key, {node.node_columns}, parent.node_id AS parent_id
         FROM {schema}.nodes AS node
         LEFT JOIN {schema}.nodes AS parent
             ON parent.family = node.family
@@ -84,7 +73,7 @@ ORDER BY family, node_key
 -- name: walk_usage
 SELECT
     family, session_key, source, model,
-    session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+    session_key, {usage_columns}
 FROM {schema}.usage
 WHERE (family, session_key, source, model) >= ($1::bigint, $2::bigint, $3::text, $4::text)
     AND ($5::boolean OR (family, session_key, source, model) <> ($1::bigint, $2::bigint, $3::text, $4::text))
@@ -115,11 +104,7 @@ ORDER BY family, hash
 
 -- name: walk_batches
 SELECT
-    key_family, key_session_key, key_enqueue_seq, enqueue_seq, batch_id, session_key, family, source_key, draft_hash,
-    delivery, slot, merge_key, kind, priority, available_at_ms, enqueued_at_ms, payloads, settled_state,
-    settled_at_ms, settled_revision, claim_id,
-    claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size,
-    attempts, retry_at_ms, last_error, limit_key, claim_slot
+    key_family, key_session_key, key_enqueue_seq, {batch_columns}
 FROM (
     SELECT
         *,
@@ -128,12 +113,7 @@ FROM (
         ) AS bytes_before
     FROM (
         SELECT
-            family AS key_family, session_key AS key_session_key, enqueue_seq AS key_enqueue_seq, enqueue_seq, batch_id,
-            session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority, available_at_ms,
-            enqueued_at_ms, payloads,
-            settled_state, settled_at_ms, settled_revision, claim_id, claim_owner, claim_token_hash, claim_fence,
-            claimed_at_ms,
-            claim_expires_at_ms, claim_exclusive, claim_size, attempts, retry_at_ms, last_error, limit_key, claim_slot
+            family AS key_family, session_key AS key_session_key, enqueue_seq AS key_enqueue_seq, {batch_columns}
         FROM {schema}.batches
         WHERE (family, session_key, enqueue_seq) >= ($1::bigint, $2::bigint, $3::bigint)
             AND ($4::boolean OR (family, session_key, enqueue_seq) <> ($1::bigint, $2::bigint, $3::bigint))
@@ -147,7 +127,7 @@ ORDER BY family, session_key, enqueue_seq
 -- name: walk_ready
 SELECT
     family, session_key,
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
+    {ready_columns}
 FROM {schema}.ready
 WHERE (family, session_key) >= ($1::bigint, $2::bigint)
     AND ($3::boolean OR (family, session_key) <> ($1::bigint, $2::bigint))
@@ -155,8 +135,7 @@ ORDER BY family, session_key
 LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_limits
-SELECT
-    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+SELECT {limit_columns}
 FROM {schema}.limits
 WHERE kind >= $1::text
     AND ($2::boolean OR kind <> $1::text)
@@ -164,8 +143,7 @@ ORDER BY kind
 LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_slots
-SELECT
-    kind, limit_key, session_key, claim_id, expires_at_ms
+SELECT {slot_columns}
 FROM {schema}.slots
 WHERE (kind, limit_key, session_key, claim_id) >= ($1::text, $2::text, $3::bigint, $4::text)
     AND ($5::boolean OR (kind, limit_key, session_key, claim_id) <> ($1::text, $2::text, $3::bigint, $4::text))
@@ -182,8 +160,7 @@ ORDER BY kind, limit_key
 LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_leases
-SELECT
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+SELECT {lease_columns}
 FROM {schema}.leases
 WHERE (kind, resource) >= ($1::text, $2::text)
     AND ($3::boolean OR (kind, resource) <> ($1::text, $2::text))
@@ -193,8 +170,7 @@ LIMIT $5::bigint OFFSET $4::bigint
 -- name: walk_attachments
 SELECT
     family, session_key, attachment_id,
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+    {attachment_columns}
 FROM {schema}.attachments
 WHERE (family, session_key, attachment_id) >= ($1::bigint, $2::bigint, $3::text)
     AND ($4::boolean OR (family, session_key, attachment_id) <> ($1::bigint, $2::bigint, $3::text))
@@ -233,11 +209,7 @@ ORDER BY family, attachment_id, deleting_until_ms
 LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_processes
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM (
     SELECT
         *,
@@ -248,11 +220,7 @@ FROM (
             ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-            last_error
+        SELECT {process_columns}
         FROM {schema}.processes
         WHERE process_id >= $1::text
             AND ($2::boolean OR process_id <> $1::text)
@@ -264,8 +232,7 @@ WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY process_id
 
 -- name: walk_events
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM (
     SELECT
         *,
@@ -273,8 +240,7 @@ FROM (
             ORDER BY process_id, sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        SELECT {event_columns}
         FROM {schema}.events
         WHERE (process_id, sequence) >= ($1::text, $2::bigint)
             AND ($3::boolean OR (process_id, sequence) <> ($1::text, $2::bigint))
@@ -308,9 +274,7 @@ WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY session_id, frame_id, process_id
 
 -- name: walk_subscriptions
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM (
     SELECT
         *,
@@ -318,9 +282,7 @@ FROM (
             ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-            created_at_ms, updated_at_ms, body, run_kind
+        SELECT {subscription_columns}
         FROM {schema}.subscriptions
         WHERE sequence >= $1::bigint
             AND ($2::boolean OR sequence <> $1::bigint)
@@ -332,8 +294,7 @@ WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY sequence
 
 -- name: walk_occurrences
-SELECT
-    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+SELECT {occurrence_columns}
 FROM (
     SELECT
         *,
@@ -341,8 +302,7 @@ FROM (
             ORDER BY occurrence_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+        SELECT {occurrence_columns}
         FROM {schema}.occurrences
         WHERE occurrence_id >= $1::text
             AND ($2::boolean OR occurrence_id <> $1::text)
@@ -354,8 +314,7 @@ WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY occurrence_id
 
 -- name: walk_deliveries
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM {schema}.deliveries
 WHERE (occurrence_id, subscription_sequence) >= ($1::text, $2::bigint)
     AND ($3::boolean OR (occurrence_id, subscription_sequence) <> ($1::text, $2::bigint))
@@ -363,8 +322,7 @@ ORDER BY occurrence_id, subscription_sequence
 LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_schedules
-SELECT
-    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+SELECT {schedule_columns}
 FROM (
     SELECT
         *,
@@ -372,8 +330,7 @@ FROM (
             ORDER BY name ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+        SELECT {schedule_columns}
         FROM {schema}.schedules
         WHERE name >= $1::text
             AND ($2::boolean OR name <> $1::text)
@@ -385,8 +342,7 @@ WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY name
 
 -- name: walk_artifacts
-SELECT
-    kind, ref, hash, encoding, size, stored_at_ms, body
+SELECT {artifact_columns}
 FROM (
     SELECT
         *,
@@ -394,8 +350,7 @@ FROM (
             ORDER BY kind, ref ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            kind, ref, hash, encoding, size, stored_at_ms, body
+        SELECT {artifact_columns}
         FROM {schema}.artifacts
         WHERE (kind, ref) >= ($1::text, $2::text)
             AND ($3::boolean OR (kind, ref) <> ($1::text, $2::text))
@@ -407,8 +362,7 @@ WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY kind, ref
 
 -- name: walk_stream_blocks
-SELECT
-    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+SELECT {stream_columns}
 FROM (
     SELECT
         *,
@@ -416,8 +370,7 @@ FROM (
             ORDER BY family, session_key, claim_id, block ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+        SELECT {stream_columns}
         FROM {schema}.stream_blocks
         WHERE (family, session_key, claim_id, block) >= ($1::bigint, $2::bigint, $3::text, $4::bigint)
             AND ($5::boolean OR (family, session_key, claim_id, block) <> ($1::bigint, $2::bigint, $3::text, $4::bigint))
@@ -429,8 +382,7 @@ WHERE coalesce(bytes_before, 0) < $8::bigint
 ORDER BY family, session_key, claim_id, block
 
 -- name: walk_workers
-SELECT
-    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+SELECT {worker_columns}
 FROM (
     SELECT
         *,
@@ -438,8 +390,7 @@ FROM (
             ORDER BY worker_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
-        SELECT
-            worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+        SELECT {worker_columns}
         FROM {schema}.workers
         WHERE worker_id >= $1::text
             AND ($2::boolean OR worker_id <> $1::text)
@@ -471,17 +422,12 @@ LIMIT $4::bigint OFFSET $3::bigint
 -- Rows and keys that others refer to.
 
 -- name: sessions_with_keys
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM {schema}.sessions
 WHERE session_key = ANY($1::bigint[])
 
 -- name: revisions_with_keys
-SELECT
-    revision.session_key, revision.revision, revision.family, revision.turn_id, revision.fingerprint, revision.epoch,
-    revision.node_count, revision.leaf_key, revision.leaf_id, revision.checkpoint_ref, revision.refs, revision.body,
-    revision.committed_at_ms
+SELECT {revision.revision_columns}
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS wanted (family, session_key, revision)
 JOIN {schema}.revisions AS revision
     ON revision.family = wanted.family
@@ -503,11 +449,7 @@ LEFT JOIN {schema}.nodes AS parent
         AND parent.node_key = node.parent_key
 
 -- name: processes_with_keys
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM {schema}.processes
 WHERE process_id = ANY($1::text[])
 
@@ -517,9 +459,7 @@ FROM {schema}.processes
 WHERE process_id = ANY($1::text[])
 
 -- name: ready_with_keys
-SELECT
-    ready.session_key, ready.family, ready.level, ready.kind, ready.priority, ready.served, ready.due_at_ms,
-    ready.claimed_upto, ready.waits_for, ready.paused
+SELECT {ready.ready_columns}
 FROM unnest($1::bigint[], $2::bigint[]) AS wanted (family, session_key)
 JOIN {schema}.ready AS ready
     ON ready.family = wanted.family

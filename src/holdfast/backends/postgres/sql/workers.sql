@@ -1,14 +1,16 @@
 -- Live workers, and what one holds.
 
+-- columns: worker_columns
+worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+
 -- name: find_worker
-SELECT
-    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+SELECT {worker_columns}
 FROM {schema}.workers
 WHERE worker_id = $1::text
 
 -- name: save_worker
 INSERT INTO {schema}.workers (
-    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+    {worker_columns}
 ) VALUES (
     $1::text, $2::bigint, $3::bigint, $4::bigint, $5::bytea
 )
@@ -27,8 +29,7 @@ DELETE FROM {schema}.workers
 WHERE expires_at_ms <= $1::bigint
 
 -- name: list_workers
-SELECT
-    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+SELECT {worker_columns}
 FROM {schema}.workers
 WHERE worker_id > $2::text
     AND expires_at_ms > $1::bigint

@@ -120,8 +120,10 @@ class Triggers(Base):
     ) -> list[r.DeliveryRow]:
         place = after or (SMALLEST_INTEGER, "", 0)
         if runs_only:
-            return await self._all(r.DeliveryRow, "list_undelivered_runs", reserved_until_ms, *place, limit)
-        return await self._all(r.DeliveryRow, "list_undelivered", reserved_until_ms, *place, limit, session_id)
+            return await self._all(r.DeliveryRow, "list_undelivered+runs+", reserved_until_ms, *place, limit)
+        return await self._all(
+            r.DeliveryRow, "list_undelivered+of_session+", reserved_until_ms, *place, limit, session_id
+        )
 
     async def list_failed_deliveries(
         self, session_id: str | None, *, after: tuple[int, str, int] | None, limit: int
@@ -130,7 +132,7 @@ class Triggers(Base):
         return await self._all(r.DeliveryRow, "list_failed_deliveries", *place, limit, session_id)
 
     async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
-        name = "finished_occurrences" if dry_run else "lock_finished_occurrences"
+        name = "finished_occurrences+" if dry_run else "finished_occurrences"
         found = [occurrence_id for (occurrence_id,) in await self._values(name, occurred_until_ms, limit)]
         if not found:
             return 0, 0
