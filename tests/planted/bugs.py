@@ -252,15 +252,17 @@ def a_failing_read_ends_verification(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_does_not_decode_is_nothing(patch: pytest.MonkeyPatch) -> None:
-    right = codec.decode_document
+    def lenient(right: Callable[..., Any]) -> Callable[..., Any]:
+        def wrong(data: bytes, *, table: str, key: object) -> Any:
+            try:
+                return right(data, table=table, key=key)
+            except Corrupt:
+                return None
 
-    def wrong(data: bytes, *, table: str, key: object) -> Any:
-        try:
-            return right(data, table=table, key=key)
-        except Corrupt:
-            return None
+        return wrong
 
-    patch.setattr(codec, "decode_document", wrong)
+    for name in ("decode_document", "decode_value"):
+        patch.setattr(codec, name, lenient(getattr(codec, name)))
 
 
 def a_filter_is_written_into_the_statement(patch: pytest.MonkeyPatch) -> None:
