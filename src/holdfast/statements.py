@@ -7,7 +7,8 @@ remaining parameters keep their order and are renumbered. A row that a writer lo
 statement with a part `lock`.
 
 Columns that several statements list stand once in the folder, below a line `-- columns: session_columns`. A statement
-of any file lists them as `{session_columns}` or, each with the name of a table before it, as `{named.session_columns}`.
+of any file lists them as `{session_columns}` or, each with the name of a table or a record before it, as
+`{named.session_columns}` and `{(record).session_columns}`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PART = re.compile(r"\s*--\s*part:\s*(\w+)\s*")
 _END_OF_PART = re.compile(r"\s*--\s*end part\s*")
 _PARAMETER = re.compile(r"\$(\d+)")
 _SCHEMA = "{schema}"
-_COLUMNS = re.compile(r"\{(?:(\w+)\.)?(\w+_columns)\}")
+_COLUMNS = re.compile(r"\{(?:(\w+|\(\w+\))\.)?(\w+_columns)\}")
 _INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)", re.MULTILINE)
 
 

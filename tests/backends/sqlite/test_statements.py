@@ -73,10 +73,10 @@ def test_columns_that_statements_share_stand_once(package: tuple[str, Path]) -> 
     (folder / "a.sql").write_text(
         "-- columns: thing_columns\nid, name,\nsize\n\n-- name: one\nSELECT {thing_columns}\nFROM a"
     )
-    (folder / "b.sql").write_text("-- name: two\nSELECT {other.thing_columns}, 1\nFROM a AS other")
+    (folder / "b.sql").write_text("-- name: two\nSELECT {other.thing_columns}, {(one).thing_columns}\nFROM a AS other")
     assert dict(load_statements(name)) == {
         "one": "SELECT id, name, size\nFROM a",
-        "two": "SELECT other.id, other.name, other.size, 1\nFROM a AS other",
+        "two": "SELECT other.id, other.name, other.size, (one).id, (one).name, (one).size\nFROM a AS other",
     }
 
 

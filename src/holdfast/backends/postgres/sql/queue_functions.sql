@@ -2,12 +2,7 @@
 
 -- name: enqueue_batch
 SELECT
-    verdict, (batch).enqueue_seq, (batch).batch_id, (batch).session_key, (batch).family, (batch).source_key,
-    (batch).draft_hash, (batch).delivery, (batch).slot, (batch).merge_key, (batch).kind, (batch).priority,
-    (batch).available_at_ms, (batch).enqueued_at_ms, (batch).payloads, (batch).settled_state, (batch).settled_at_ms,
-    (batch).settled_revision, (batch).claim_id, (batch).claim_owner, (batch).claim_token_hash, (batch).claim_fence,
-    (batch).claimed_at_ms, (batch).claim_expires_at_ms, (batch).claim_exclusive, (batch).claim_size,
-    (batch).attempts, (batch).retry_at_ms, (batch).last_error, (batch).limit_key, (batch).claim_slot
+    verdict, {(batch).batch_columns}
 FROM {schema}.enqueue_batch_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::bigint,
     $11::bigint, $12::bytea, $13::bigint, $14::bigint, $15::text
@@ -15,12 +10,7 @@ FROM {schema}.enqueue_batch_v1(
 
 -- name: claim_batches
 SELECT
-    verdict, (batch).enqueue_seq, (batch).batch_id, (batch).session_key, (batch).family, (batch).source_key,
-    (batch).draft_hash, (batch).delivery, (batch).slot, (batch).merge_key, (batch).kind, (batch).priority,
-    (batch).available_at_ms, (batch).enqueued_at_ms, (batch).payloads, (batch).settled_state, (batch).settled_at_ms,
-    (batch).settled_revision, (batch).claim_id, (batch).claim_owner, (batch).claim_token_hash, (batch).claim_fence,
-    (batch).claimed_at_ms, (batch).claim_expires_at_ms, (batch).claim_exclusive, (batch).claim_size,
-    (batch).attempts, (batch).retry_at_ms, (batch).last_error, (batch).limit_key, (batch).claim_slot
+    verdict, {(batch).batch_columns}
 FROM {schema}.claim_batches_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::bigint, $7::text, $8::bigint, $9::text[], $10::text,
     $11::bigint, $12::text, $13::bigint, $14::text[], $15::boolean, $16::bigint, $17::bigint
@@ -28,12 +18,7 @@ FROM {schema}.claim_batches_v1(
 
 -- name: claim_next
 SELECT
-    verdict, session_id, (batch).enqueue_seq, (batch).batch_id, (batch).session_key, (batch).family,
-    (batch).source_key, (batch).draft_hash, (batch).delivery, (batch).slot, (batch).merge_key, (batch).kind,
-    (batch).priority, (batch).available_at_ms, (batch).enqueued_at_ms, (batch).payloads, (batch).settled_state,
-    (batch).settled_at_ms, (batch).settled_revision, (batch).claim_id, (batch).claim_owner, (batch).claim_token_hash,
-    (batch).claim_fence, (batch).claimed_at_ms, (batch).claim_expires_at_ms, (batch).claim_exclusive,
-    (batch).claim_size, (batch).attempts, (batch).retry_at_ms, (batch).last_error, (batch).limit_key, (batch).claim_slot
+    verdict, session_id, {(batch).batch_columns}
 FROM {schema}.claim_next_v1(
     $1::bigint, $2::text, $3::text[], $4::bigint, $5::bigint, $6::text, $7::bigint, $8::boolean, $9::bigint,
     $10::bigint, $11::bigint
@@ -46,13 +31,7 @@ FROM {schema}.settle_claim_v1($1::text, $2::bigint, $3::text, $4::text, $5::bigi
 
 -- name: settle_and_claim
 SELECT
-    verdict, settled_at_ms, settled_revision, reached, next_verdict, session_id, (batch).enqueue_seq,
-    (batch).batch_id, (batch).session_key, (batch).family, (batch).source_key, (batch).draft_hash, (batch).delivery,
-    (batch).slot, (batch).merge_key, (batch).kind, (batch).priority, (batch).available_at_ms, (batch).enqueued_at_ms,
-    (batch).payloads, (batch).settled_state, (batch).settled_at_ms, (batch).settled_revision, (batch).claim_id,
-    (batch).claim_owner, (batch).claim_token_hash, (batch).claim_fence, (batch).claimed_at_ms,
-    (batch).claim_expires_at_ms, (batch).claim_exclusive, (batch).claim_size, (batch).attempts, (batch).retry_at_ms,
-    (batch).last_error, (batch).limit_key, (batch).claim_slot
+    verdict, settled_at_ms, settled_revision, reached, next_verdict, session_id, {(batch).batch_columns}
 FROM {schema}.settle_and_claim_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::text, $8::text[], $9::bigint, $10::bigint,
     $11::text, $12::bigint, $13::boolean, $14::bigint, $15::boolean

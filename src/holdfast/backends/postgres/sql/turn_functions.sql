@@ -3,8 +3,8 @@
 
 -- name: append_event
 SELECT
-    verdict, now_ms, new_sequence, delivered_batch_id, is_enqueued, {process_columns}, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
-    occurred_at_ms, payload, reached
+    verdict, now_ms, new_sequence, delivered_batch_id, is_enqueued, {process_columns},
+    sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload, reached
 FROM {schema}.append_event_v1(
     $1::text, $2::bigint, $3::text, $4::bigint, $5::text, $6::text, $7::boolean, $8::text, $9::bigint, $10::text,
     $11::text, $12::text, $13::text, $14::bytea, $15::bytea, $16::bytea, $17::text, $18::text, $19::text, $20::text,
