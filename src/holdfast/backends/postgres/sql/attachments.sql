@@ -59,10 +59,17 @@ LIMIT $4::bigint
 SELECT {attachment_columns}
 FROM {schema}.attachments
 WHERE committed_at_ms IS NULL
-    -- part: of_session
+    AND intent_at_ms <= $1::bigint
+    AND (intent_at_ms, attachment_id, session_key) > ($2::bigint, $3::text, $4::bigint)
+ORDER BY intent_at_ms, attachment_id, session_key
+LIMIT $5::bigint
+
+-- name: list_session_uncommitted
+SELECT {attachment_columns}
+FROM {schema}.attachments
+WHERE committed_at_ms IS NULL
     AND family = $6::bigint
     AND session_key = $7::bigint
-    -- end part
     AND intent_at_ms <= $1::bigint
     AND (intent_at_ms, attachment_id, session_key) > ($2::bigint, $3::text, $4::bigint)
 ORDER BY intent_at_ms, attachment_id, session_key

@@ -41,7 +41,7 @@ class Attachments(Base):
         if session_key is None:
             return await self._list_held_uncommitted(*bindings)
         family = await self._family(session_key)
-        return await self._all(r.AttachmentRow, "list_uncommitted+of_session+", *bindings, family, session_key)
+        return await self._all(r.AttachmentRow, "list_session_uncommitted", *bindings, family, session_key)
 
     async def _list_held_uncommitted(self, *bindings: int | str) -> list[r.AttachmentRow]:
         """Return uncommitted rows of any session. For a writer, lock their families, so that they stay uncommitted.
@@ -49,7 +49,7 @@ class Attachments(Base):
         Locks sessions before it reads rows to judge, as every commit and every recorded intent does.
         """
         while True:
-            rows = await self._all(r.AttachmentRow, "list_uncommitted+", *bindings)
+            rows = await self._all(r.AttachmentRow, "list_uncommitted", *bindings)
             free = sorted({row.family for row in rows} - self._locked_families)
             if not self._writes or not free:
                 return rows
