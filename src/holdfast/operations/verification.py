@@ -15,7 +15,7 @@ from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.operations import verification_contents as contents
 from holdfast.operations import verification_processes as processes
 from holdfast.operations import verification_sessions as sessions
-from holdfast.operations.verification_pages import START, Place, Tally, next_rows
+from holdfast.operations.verification_pages import START, Place, Tally, alone, next_rows, of_session
 from holdfast.ports import Transaction
 from holdfast.ports.verification import Endless
 from holdfast.records.maintenance import Finding
@@ -48,7 +48,7 @@ CHECKS: Final[dict[type[Row], Check]] = {
     SessionRow: sessions.check_sessions,
     RevisionRow: sessions.check_revisions,
     NodeRow: sessions.check_nodes,
-    StoredUsage: sessions.check_usage,
+    StoredUsage: of_session(lambda row, owner: rules.counter(name_of(row), owner)),
     StoredBlob: sessions.check_blobs,
     BatchRow: contents.check_batches,
     ReadyRow: contents.check_ready,
@@ -62,14 +62,14 @@ CHECKS: Final[dict[type[Row], Check]] = {
     ProcessRow: processes.check_processes,
     EventRow: processes.check_events,
     GrantRow: processes.check_grants,
-    SubscriptionRow: processes.check_subscriptions,
-    OccurrenceRow: processes.check_occurrences,
+    SubscriptionRow: alone(rules.subscription),
+    OccurrenceRow: alone(rules.occurrence),
     DeliveryRow: processes.check_deliveries,
-    ScheduleRow: processes.check_schedules,
-    ArtifactRow: contents.check_artifacts,
-    WorkerRow: contents.check_workers,
-    StreamRow: contents.check_streams,
-    LabelRow: contents.check_labels,
+    ScheduleRow: alone(rules.schedule),
+    ArtifactRow: alone(rules.artifact),
+    WorkerRow: alone(rules.worker),
+    StreamRow: of_session(rules.stream),
+    LabelRow: of_session(rules.label),
     Setting: contents.check_settings,
 }
 """The check for the rows of each table."""

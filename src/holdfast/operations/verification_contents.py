@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.label_rows import LabelRow
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
-from holdfast.operations.verification_pages import Tally, in_parts, known, note_orphans
+from holdfast.operations.verification_pages import Tally, in_parts, known, note_orphans, owners_of
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import Finding
 from holdfast.rows import (
-    ArtifactRow,
     AttachmentRow,
     BatchRow,
     LeaseRow,
@@ -21,16 +19,12 @@ from holdfast.rows import (
 )
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import verification as rules
-from holdfast.stream_rows import StreamRow
 from holdfast.table_catalog import DoomedObject, Setting, StoredObject, name_of, table_of
-from holdfast.worker_rows import WorkerRow
 
 
 async def check_batches(tx: Transaction, rows: list[BatchRow], tally: Tally) -> None:
     """Check batches, also settled ones, against their sessions and ready rows."""
-    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
-    orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
-    note_orphans(tally, orphans, "session")
+    owners = await owners_of(tx, rows, tally)
     offers = await known(tx, ReadyRow, [(row.session_key,) for row in rows if row.settled_state is None])
     for row in rows:
         tally.check("batches", name_of(row), rules.batch(row, owners.get(row.session_key)))
@@ -42,9 +36,7 @@ async def check_batches(tx: Transaction, rows: list[BatchRow], tally: Tally) -> 
 
 async def check_ready(tx: Transaction, rows: list[ReadyRow], tally: Tally) -> None:
     """Check ready rows against their sessions."""
-    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
-    orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
-    note_orphans(tally, orphans, "session")
+    owners = await owners_of(tx, rows, tally)
     for row in rows:
         tally.check("ready", name_of(row), rules.ready(row, owners.get(row.session_key)))
     # A row that is due is found by time.
@@ -110,9 +102,7 @@ async def check_attachments(tx: Transaction, rows: list[AttachmentRow], tally: T
     Bytes in the database are checked with their own table. Those outside are left to the caller, which reads them with
     no transaction open.
     """
-    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
-    orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
-    note_orphans(tally, orphans, "session")
+    owners = await owners_of(tx, rows, tally)
     stored = await tx.present_keys(StoredObject, [(row.family, row.attachment_id) for row in rows])
     for row in rows:
         tally.check("attachments", name_of(row), rules.attachment(row, owners.get(row.session_key)))
@@ -141,38 +131,6 @@ async def check_doomed(tx: Transaction, rows: list[DoomedObject], tally: Tally) 
     note_orphans(tally, [(row, name_of(row), row.family) for row in rows if not founders.has(row.family)], "family")
     for row in rows:
         tally.check("doomed_objects", name_of(row), rules.doomed(row.family, row.attachment_id))
-
-
-async def check_artifacts(_tx: Transaction, rows: list[ArtifactRow], tally: Tally) -> None:
-    """Check that artifacts match their hashes."""
-    for row in rows:
-        tally.check("artifacts", name_of(row), rules.artifact(row))
-
-
-async def check_workers(_tx: Transaction, rows: list[WorkerRow], tally: Tally) -> None:
-    """Check that the reports of workers can be read."""
-    for row in rows:
-        tally.check("workers", name_of(row), rules.worker(row))
-
-
-async def check_streams(tx: Transaction, rows: list[StreamRow], tally: Tally) -> None:
-    """Check that emitted values can be read, and that their sessions exist."""
-    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
-    note_orphans(
-        tally, [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)], "session"
-    )
-    for row in rows:
-        tally.check("stream_blocks", name_of(row), rules.stream(row, owners.get(row.session_key)))
-
-
-async def check_labels(tx: Transaction, rows: list[LabelRow], tally: Tally) -> None:
-    """Check that labels belong to a session that lives and has metadata."""
-    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
-    note_orphans(
-        tally, [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)], "session"
-    )
-    for row in rows:
-        tally.check("session_labels", name_of(row), rules.label(row, owners.get(row.session_key)))
 
 
 async def check_settings(_tx: Transaction, _rows: list[Setting], _tally: Tally) -> None:

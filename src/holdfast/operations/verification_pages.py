@@ -5,9 +5,9 @@ A page that cannot be read is read row by row, and each problem becomes a findin
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -16,9 +16,9 @@ from holdfast.operations.pages import may_follow
 from holdfast.ports import Transaction
 from holdfast.ports.verification import Endless
 from holdfast.records.maintenance import Finding, VerifyReport
-from holdfast.rows import AttachmentRow, Row
+from holdfast.rows import AttachmentRow, Row, SessionRow
 from holdfast.rules import verification as rules
-from holdfast.table_catalog import Key, key_of, table_of
+from holdfast.table_catalog import Key, key_of, name_of, table_of
 
 R = TypeVar("R", bound=Row)
 T = TypeVar("T")
@@ -202,3 +202,40 @@ def note_orphans(tally: Tally, orphans: Sequence[tuple[Row, str, int | str]], pa
         count[parent_key] = count.get(parent_key, 0) + 1
     for parent_key, (row, name) in first.items():
         tally.note(rules.orphan(table_of(type(row)), name, parent, parent_key, count[parent_key] - 1))
+
+
+def alone(rule: Callable[[R], Iterable[Finding]]) -> Callable[[Transaction, list[R], Tally], Awaitable[None]]:
+    """Return the check of a table whose rows are judged one by one, each by itself."""
+
+    async def check(_tx: Transaction, rows: list[R], tally: Tally) -> None:
+        for row in rows:
+            tally.check(table_of(type(row)), name_of(row), rule(row))
+
+    return check
+
+
+class Owned(Protocol):
+    """A row that belongs to a session."""
+
+    session_key: int
+
+
+async def owners_of(tx: Transaction, rows: Sequence[Row], tally: Tally) -> Known[SessionRow]:
+    """Return the sessions that rows belong to, and add a finding for each session that is missing."""
+    owned = [(row, cast("Owned", row).session_key) for row in rows]
+    owners = await known(tx, SessionRow, [(key,) for _, key in owned])
+    note_orphans(tally, [(row, name_of(row), key) for row, key in owned if not owners.has(key)], "session")
+    return owners
+
+
+def of_session(
+    rule: Callable[[R, SessionRow | None], Iterable[Finding]],
+) -> Callable[[Transaction, list[R], Tally], Awaitable[None]]:
+    """Return the check of a table whose rows are judged one by one, each with its session."""
+
+    async def check(tx: Transaction, rows: list[R], tally: Tally) -> None:
+        owners = await owners_of(tx, rows, tally)
+        for row in rows:
+            tally.check(table_of(type(row)), name_of(row), rule(row, owners.get(cast("Owned", row).session_key)))
+
+    return check

@@ -9,7 +9,6 @@ from holdfast.records.processes import Process
 from holdfast.rows import DeliveryRow, EventRow, GrantRow, OccurrenceRow, ProcessRow, SubscriptionRow
 from holdfast.rules import processes
 from holdfast.rules import verification as rules
-from holdfast.schedule_rows import ScheduleRow
 from holdfast.table_catalog import Key, name_of
 
 
@@ -52,24 +51,6 @@ async def check_grants(tx: Transaction, rows: list[GrantRow], tally: Tally) -> N
     note_orphans(tally, orphans, "process")
     for row in rows:
         tally.check("grants", name_of(row), rules.grant(row))
-
-
-async def check_subscriptions(_tx: Transaction, rows: list[SubscriptionRow], tally: Tally) -> None:
-    """Check that the columns of subscriptions agree with their drafts."""
-    for row in rows:
-        tally.check("subscriptions", name_of(row), rules.subscription(row))
-
-
-async def check_occurrences(_tx: Transaction, rows: list[OccurrenceRow], tally: Tally) -> None:
-    """Check that occurrences have the ids that follow from their sources."""
-    for row in rows:
-        tally.check("occurrences", name_of(row), rules.occurrence(row))
-
-
-async def check_schedules(_tx: Transaction, rows: list[ScheduleRow], tally: Tally) -> None:
-    """Check that schedules decode and are due in a way that they can be."""
-    for row in rows:
-        tally.check("schedules", name_of(row), rules.schedule(row))
 
 
 async def check_deliveries(tx: Transaction, rows: list[DeliveryRow], tally: Tally) -> None:

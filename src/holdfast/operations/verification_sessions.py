@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from holdfast.errors import Corrupt
 from holdfast.operations.pages import may_follow
-from holdfast.operations.verification_pages import PAGE, Known, Tally, known, note_orphans
+from holdfast.operations.verification_pages import PAGE, Tally, known, note_orphans, owners_of
 from holdfast.ports import Transaction
 from holdfast.rows import BlobRow, NodeRow, RevisionRow, Segment, SessionRow
 from holdfast.rules import commits, graph, node_ranges
 from holdfast.rules import verification as common
 from holdfast.rules import verification_sessions as rules
-from holdfast.table_catalog import StoredBlob, StoredUsage, name_of
+from holdfast.table_catalog import StoredBlob, name_of
 
 
 async def check_sessions(tx: Transaction, rows: list[SessionRow], tally: Tally) -> None:
@@ -79,9 +79,8 @@ async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
 
 async def check_revisions(tx: Transaction, rows: list[RevisionRow], tally: Tally) -> None:
     """Check revisions, their sessions, leaves and blobs."""
-    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
+    owners = await owners_of(tx, rows, tally)
     leaves = await known(tx, NodeRow, [(row.leaf_key,) for row in rows if row.leaf_key is not None])
-    _note_ownerless(tally, rows, owners)
     previous: RevisionRow | None = None
     for row in rows:
         name = name_of(row)
@@ -113,8 +112,7 @@ async def _check_refs(tx: Transaction, rows: list[RevisionRow], tally: Tally) ->
 
 async def check_nodes(tx: Transaction, rows: list[NodeRow], tally: Tally) -> None:
     """Check nodes, their parents, and the sessions and turns that wrote them."""
-    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
-    _note_ownerless(tally, rows, owners)
+    owners = await owners_of(tx, rows, tally)
     added = [(row.session_key, row.revision) for row in rows if row.revision is not None]
     turns = await known(tx, RevisionRow, [*added, *((key, revision - 1) for key, revision in added)])
     for row, following in zip(rows, [*rows[1:], None], strict=False):
@@ -123,14 +121,6 @@ async def check_nodes(tx: Transaction, rows: list[NodeRow], tally: Tally) -> Non
             turn = turns.get(row.session_key, row.revision)
             before = turns.get(row.session_key, row.revision - 1)
             tally.check("nodes", name_of(row), rules.addition(row, turn, before, following))
-
-
-async def check_usage(tx: Transaction, rows: list[StoredUsage], tally: Tally) -> None:
-    """Check that counters have a live session. Their sums are checked with the session's turns."""
-    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
-    _note_ownerless(tally, rows, owners)
-    for row in rows:
-        tally.check("usage", name_of(row), common.counter(name_of(row), owners.get(row.session_key)))
 
 
 async def check_blobs(tx: Transaction, rows: list[StoredBlob], tally: Tally) -> None:
@@ -147,10 +137,3 @@ async def _check_blob(tx: Transaction, row: StoredBlob, tally: Tally) -> None:
     # One delta at a time: key frames are large, and many deltas share one.
     key_frames = () if row.base_hash is None else await tx.load_blobs(row.family, [row.base_hash])
     tally.check("blobs", name_of(row), common.blob(content, key_frames))
-
-
-def _note_ownerless(
-    tally: Tally, rows: list[RevisionRow] | list[NodeRow] | list[StoredUsage], owners: Known[SessionRow]
-) -> None:
-    orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
-    note_orphans(tally, orphans, "session")
