@@ -1,4 +1,4 @@
-"""One clock decides who holds a lease; a clock that is wrong, or set back, never gives one thing two holders."""
+"""One clock decides which owner holds a lease; a clock that is wrong or set back never gives a thing two holders."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 
 
-def test_every_owner_id_is_another_one_and_says_who_works() -> None:
+def test_every_owner_id_is_another_one_and_names_the_worker() -> None:
     made = {holdfast.new_owner_id("mail") for _ in range(100)}
     assert len(made) == 100
     assert all(one.startswith("mail@") and f":{os.getpid()}:" in one for one in made)

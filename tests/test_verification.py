@@ -303,7 +303,7 @@ def test_a_delivery_from_nowhere_to_nowhere_is_named_twice(bench: Bench) -> None
     ]
 
 
-def test_bytes_outside_are_checked_only_by_who_knows_their_place(bench: Bench) -> None:
+def test_bytes_outside_are_checked_only_by_a_store_that_knows_their_place(bench: Bench) -> None:
     shelf = Shelf()
     aware = bench.open(shelf)
     session = aware.sessions.create("chat")

@@ -162,7 +162,7 @@ def test_a_mistake_is_named_as_it_was_typed(on: Any, filled: Any, arguments: lis
     assert says in said.err
 
 
-def test_others_who_hold_the_file_are_waited_for_as_long_as_the_patience_lasts(run: Any, tmp_path: Any) -> None:
+def test_a_file_that_others_hold_is_waited_for_as_long_as_the_patience_lasts(run: Any, tmp_path: Any) -> None:
     file = tmp_path / "agent.db"
     run("init", "--url", file)
     other = apsw.Connection(str(file))

@@ -97,7 +97,7 @@ def test_a_lease_is_live_until_its_end_and_not_at_it(stored: LeaseRow | None, no
     [(BUILD, "process 'build'"), (OnSession("chat"), "session 'chat'")],
     ids=["process", "session"],
 )
-def test_a_held_lease_keeps_another_owner_out_and_says_who_has_it(resource: Resource, words: str) -> None:
+def test_a_held_lease_keeps_another_owner_out_and_names_its_holder(resource: Resource, words: str) -> None:
     with pytest.raises(LeaseHeld) as info:
         leases.claim(
             row(), resource, stored_as=("k", "r"), owner_id="w2", token=Token("t"), ttl_ms=1, fence_floor=0, now_ms=199

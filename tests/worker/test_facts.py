@@ -1,4 +1,4 @@
-"""The facts of a run say what it waits for, how its steps went, and who runs it."""
+"""The facts of a run say what it waits for, how its steps went, and which worker runs it."""
 
 from __future__ import annotations
 

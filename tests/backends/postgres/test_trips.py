@@ -564,7 +564,7 @@ def test_a_page_of_a_log_is_one_trip(measured: Measured) -> None:
     assert measured.refusal(lambda store: store.events.after("none"), holdfast.UnknownProcess) == ["gather_events"]
 
 
-def test_one_who_waits_for_an_event_looks_in_one_trip(measured: Measured) -> None:
+def test_a_wait_for_an_event_checks_in_one_trip(measured: Measured) -> None:
     measured.warm(register(), append(), wait_for())
     # Another connection listens at the same time.
     assert [name for name in measured.trips(wait_for()) if "LISTEN" not in name] == ["gather_events"]

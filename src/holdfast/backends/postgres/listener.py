@@ -30,7 +30,7 @@ QUIET_S = 2.0
 """Time that an idle connection is kept once no waiter is left."""
 
 POLL_TIMEOUT_S = 10.0
-"""Timeout of the read that finds the waiters who missed a change. Then all of them are woken."""
+"""Timeout of the read that finds the waiters that missed a change. Then all of them are woken."""
 
 PING_EVERY_S = 5.0
 PING_TIMEOUT_S = 3.0
@@ -157,7 +157,7 @@ class Listener:
         log_event("listener", WARNING, "lost the listening connection: reconnecting")
 
     async def _poll(self) -> None:
-        """Wake the waiters who missed a change. One read asks all that can tell; the others are woken."""
+        """Wake the waiters that missed a change. One read asks all that can tell; the others are woken."""
         questions = self._signals.questions()
         unconcerned: set[Future[None]] = set()
 

@@ -343,7 +343,7 @@ class LimitContract(Contract):
         assert served(claimed(store)) == ["a3"]
 
     @pytest.mark.parametrize("limit", ["at_once", "per_key"])
-    def test_raising_or_removing_a_limit_frees_who_waits(self, store: BlockingStore, limit: str) -> None:
+    def test_raising_or_removing_a_limit_frees_its_waiters(self, store: BlockingStore, limit: str) -> None:
         limit_mail(store, limit, 1)
         for number in range(6):
             mail(store, f"a{number}", "ada")

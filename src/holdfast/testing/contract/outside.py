@@ -199,7 +199,7 @@ class OutsideBytesContract(Contract):
         assert begun.wait(PATIENCE_S)
         handle = other.sessions.handle("chat")
         assert handle.commit(holdfast.Commit(config={"turn": 1})).revision == 1
-        assert other.attachments.sweep(older_than_ms=0) == SweepReport(0, 0, 0), "who is at it, does it"
+        assert other.attachments.sweep(older_than_ms=0) == SweepReport(0, 0, 0), "the sweep under way deletes it"
         stored = handle.attachments.put(b"abc")
         may_end.set()
         assert sweep.result(PATIENCE_S) == SweepReport(1, 1, 3)

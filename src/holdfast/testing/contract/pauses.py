@@ -120,7 +120,7 @@ class PauseContract(Contract):
 
     @BOTH
     @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same handle", "another handle"])
-    def test_a_resume_wakes_who_waits(self, store: BlockingStore, bench: Bench, what: str, elsewhere: bool) -> None:
+    def test_a_resume_wakes_waiters(self, store: BlockingStore, bench: Bench, what: str, elsewhere: bool) -> None:
         other = bench.open() if elsewhere else store
         fill(store, "1")
         paused(store, what)
@@ -189,7 +189,7 @@ class PauseContract(Contract):
         assert store.processes.complete("r1", holdfast.processes.Completed(1), lease=lease).is_terminal
 
     @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same handle", "another handle"])
-    def test_a_resume_wakes_who_waits_for_a_run(self, store: BlockingStore, bench: Bench, elsewhere: bool) -> None:
+    def test_a_resume_wakes_waiters_for_a_run(self, store: BlockingStore, bench: Bench, elsewhere: bool) -> None:
         other = bench.open() if elsewhere else store
         start(store, "r1")
         store.queue.pause("research")

@@ -136,7 +136,7 @@ class RunLimitContract(Contract):
 
     @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same handle", "another handle"])
     @pytest.mark.parametrize("ending", ENDING)
-    def test_the_end_of_a_claim_wakes_who_waits_for_a_place(
+    def test_the_end_of_a_claim_wakes_waiters_for_a_place(
         self, store: BlockingStore, bench: Bench, clock: ManualClock, ending: str, elsewhere: bool
     ) -> None:
         other = bench.open() if elsewhere else store
