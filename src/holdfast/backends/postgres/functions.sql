@@ -2,8 +2,8 @@
 -- runs, one trip for each hot path.
 --
 -- Each function locks the rows it judges, reads the clock after the last of those locks, judges, and only then writes.
--- Every inner statement has a snapshot of its own, so a guard is never older than the lock that it waited for. That needs
--- READ COMMITTED: above it, claims and leases answer 'isolation' and write nothing.
+-- Every inner statement has a snapshot of its own, so a guard is never older than the lock that it waited for. That
+-- needs READ COMMITTED: above it, claims and leases answer 'isolation' and write nothing.
 --
 -- A function returns its verdict as the first column, with the facts of a refusal beside it. It decides what the rule
 -- in holdfast/rules decides; property tests compare the two. Names end in a version, so that two releases can share one

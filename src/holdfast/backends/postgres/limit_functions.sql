@@ -1,13 +1,13 @@
 -- Server functions of limits: a claim takes a slot in its own transaction, and the end of a claim frees it. Part of the
 -- schema; see functions.sql.
 --
--- Claims of a kind with the limit at_once exclude each other, and claims of one key of a kind with the limit per_key: by
--- advisory locks, on a cluster by the kind's row, kind before key, which are taken after all rows of the queue. A
+-- Claims of a kind with the limit at_once exclude each other, and claims of one key of a kind with the limit per_key:
+-- by advisory locks, on a cluster by the kind's row, kind before key, which are taken after all rows of the queue. A
 -- transaction that has one never waits for a row of the queue. So slots are counted exactly, and no freed slot is
 -- overlooked.
 
--- Locks the slots of a kind, or those of a key if that is not empty. Returns false if another transaction has the lock and
--- the caller must not wait.
+-- Locks the slots of a kind, or those of a key if that is not empty. Returns false if another transaction has the lock
+-- and the caller must not wait.
 CREATE OR REPLACE FUNCTION {schema}.lock_slots_v1(p_kind text, p_limit_key text, p_waits boolean) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -71,10 +71,10 @@ BEGIN
 END;
 $$;
 
--- Takes a slot for a claim that begins with a batch of this kind and key (rules.limits: admission, taken). Without a claim,
--- only reports whether there is one. The caller has locked the session's queue.
--- Returns free (the kind has no limit), open (taken), closed (the kind has no free slot or is paused), full (the key has
--- none: its session must wait for it), busy (another transaction has locked the slots, and p_waits is false).
+-- Takes a slot for a claim that begins with a batch of this kind and key (rules.limits: admission, taken). Without a
+-- claim, only reports whether there is one. The caller has locked the session's queue.
+-- Returns free (the kind has no limit), open (taken), closed (the kind has no free slot or is paused), full (the key
+-- has none: its session must wait for it), busy (another transaction has locked the slots, and p_waits is false).
 CREATE OR REPLACE FUNCTION {schema}.take_slot_v1(
     p_kind text, p_limit_key text, p_session_key bigint, p_claim_id text, p_given_ms bigint, p_expires_at_ms bigint,
     p_waits boolean

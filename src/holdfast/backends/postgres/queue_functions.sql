@@ -3,8 +3,8 @@
 -- The ready row of a session is the lock of its queue. A claim locks it FOR UPDATE, so that claims in one session are
 -- serialized. Enqueueing locks it FOR KEY SHARE, or FOR UPDATE if it changes the session's offer. Settling locks it FOR
 -- UPDATE only if the session offers no other work: then the settled work may have blocked other work, or was the last.
--- So a row never offers work too late. It may offer work that is gone, and then the claim that finds none corrects it. The
--- head of the session is never locked.
+-- So a row never offers work too late. It may offer work that is gone, and then the claim that finds none corrects it.
+-- The head of the session is never locked.
 --
 -- Rows are looked up by their whole key, one key at a time, with conditions that fit only one index (see schema.sql):
 -- unsettled work, and batches by id, without the family; batches by number with it.
@@ -266,13 +266,13 @@ $$;
 
 -- Claims the next ready batches of a session that go together (rules.claims: may_claim, claim_prefix, new_claim), or
 -- adds them to a held claim (rules.claims: may_join, widened), which may become exclusive even if none is added, and
--- updates the session's ready row (rules.ready.ready_row). The caller has locked that row FOR UPDATE, or passes a p_most
--- of 0 without one. Without a token, nothing is claimed. With p_next, any lease keeps the claim out, also the
+-- updates the session's ready row (rules.ready.ready_row). The caller has locked that row FOR UPDATE, or passes a
+-- p_most of 0 without one. Without a token, nothing is claimed. With p_next, any lease keeps the claim out, also the
 -- owner's own. The claim ends with the batch with which its payloads reach p_most_bytes. With p_any_limits, a new claim
--- must get a slot (take_slot_v1), and p_waits says if it may wait for the lock on them. Planner settings are those of the
--- calling function.
--- Verdicts: claimed (a row for each batch of the claim); claimable; none; lease_lost; claim_lost; claim_widened; and those
--- of take_slot_v1 that refuse: closed; full (the session waits for the key); busy.
+-- must get a slot (take_slot_v1), and p_waits says if it may wait for the lock on them. Planner settings are those of
+-- the calling function.
+-- Verdicts: claimed (a row for each batch of the claim); claimable; none; lease_lost; claim_lost; claim_widened; and
+-- those of take_slot_v1 that refuse: closed; full (the session waits for the key); busy.
 CREATE OR REPLACE FUNCTION {schema}.claim_in_session_v1(
     p_family bigint, p_session_key bigint, p_claimed_upto bigint, p_given_ms bigint, p_owner_id text, p_boundary text,
     p_most bigint, p_exclusive bigint, p_token_hash text, p_ttl_ms bigint, p_exactly text[], p_lease_token_hash text,
@@ -426,9 +426,9 @@ BEGIN
         v_expires_at_ms := greatest(v_expires_at_ms, v_held.expires_at_ms);
     END IF;
 
-    -- Choose the prefix of ready batches that go together, and see what the session offers behind it. An exclusive claim
-    -- ends before a batch in back-off; other claims skip it. Only chosen batches are locked. If a batch's old claim was
-    -- renewed during the wait for its lock, the batch is no longer ready, and the prefix is chosen again.
+    -- Choose the prefix of ready batches that go together, and see what the session offers behind it. An exclusive
+    -- claim ends before a batch in back-off; other claims skip it. Only chosen batches are locked. If a batch's old
+    -- claim was renewed during the wait for its lock, the batch is no longer ready, and the prefix is chosen again.
     LOOP
         v_seqs := '{}';
         v_batch_ids := '{}';
@@ -832,8 +832,8 @@ BEGIN
         END IF;
     END IF;
     LOOP
-        -- First update rows that time alone may have changed: they may have another next batch now. Read the clock before:
-        -- a volatile function cannot be an index condition.
+        -- First update rows that time alone may have changed: they may have another next batch now. Read the clock
+        -- before: a volatile function cannot be an index condition.
         v_now_ms := {schema}.now_ms_v1(p_given_ms);
         FOR v_due IN
             SELECT family, session_key

@@ -4,12 +4,13 @@
 -- A run's claimable_at_ms is its due time or, while it is claimed, the end that its lease had when a claim last looked.
 -- A renewal does not touch it: a claim that finds a live lease moves it, once for each term of the lease.
 --
--- Claims of a kind with the limit at_once exclude each other by the lock of its slots, which is taken before any row. They
--- count the live leases of runs that were claimed (claim_fence > 0), so that the end of a claim has nothing to free.
+-- Claims of a kind with the limit at_once exclude each other by the lock of its slots, which is taken before any row.
+-- They count the live leases of runs that were claimed (claim_fence > 0), so that the end of a claim has nothing to
+-- free.
 
--- Returns the run that can be claimed first, of these kinds and versions and not among p_passed. A NULL version is every
--- version, NULL kinds are all; a paused kind is left out, and those in p_closed. Each version costs two index lookups,
--- however many runs there are.
+-- Returns the run that can be claimed first, of these kinds and versions and not among p_passed. A NULL version is
+-- every version, NULL kinds are all; a paused kind is left out, and those in p_closed. Each version costs two index
+-- lookups, however many runs there are.
 CREATE OR REPLACE FUNCTION {schema}.first_claimable_v1(
     p_kinds text[], p_versions text[], p_passed text[], p_closed text[]
 )
@@ -88,8 +89,8 @@ BEGIN
 END;
 $$;
 
--- Returns whether one more run of a kind may be claimed (rules.limits.full_kinds). With p_locks, the caller has locked the
--- slots of the kind: an expired lease counts unless this locks it, because a renewal may be about to extend it.
+-- Returns whether one more run of a kind may be claimed (rules.limits.full_kinds). With p_locks, the caller has locked
+-- the slots of the kind: an expired lease counts unless this locks it, because a renewal may be about to extend it.
 CREATE OR REPLACE FUNCTION {schema}.admits_run_v1(p_kind text, p_at_once bigint, p_given_ms bigint, p_locks boolean)
 RETURNS boolean
 LANGUAGE plpgsql
@@ -134,8 +135,8 @@ END;
 $$;
 
 -- Claims the run that has been due longest (rules.runs: is_claimable, leased_until, claimed; rules.leases.claim).
--- Without a token, nothing is claimed. p_patience as in claim_next_v1. Not used on a cluster distributed by family, where
--- a process and its lease may be on two nodes.
+-- Without a token, nothing is claimed. p_patience as in claim_next_v1. Not used on a cluster distributed by family,
+-- where a process and its lease may be on two nodes.
 -- Verdicts: claimed; claimable; none; busy (others have locked the runs that are due); isolation.
 CREATE OR REPLACE FUNCTION {schema}.claim_run_v1(
     p_given_ms bigint, p_owner_id text, p_kinds text[], p_versions text[], p_token_hash text, p_ttl_ms bigint,
@@ -171,8 +172,8 @@ BEGIN
         RETURN;
     END IF;
     IF p_is_retry AND p_token_hash IS NOT NULL THEN
-        -- The answer to an earlier run was lost. Reads all leases of processes: an index of tokens would keep the updates
-        -- of every lease off their pages.
+        -- The answer to an earlier run was lost. Reads all leases of processes: an index of tokens would keep the
+        -- updates of every lease off their pages.
         SELECT held.resource, ROW(held.*)::{schema}.leases AS lease INTO v_lease
         FROM {schema}.leases AS held
         WHERE held.kind = 'process'
@@ -312,9 +313,9 @@ BEGIN
 END;
 $$;
 
--- Appends an event and, if it is in the log then, claims the next run, in one trip. The first columns are the verdict of
--- append_event_v1; next_verdict and the rest are the result of claim_run_v1, NULL if the event was refused. The claim does
--- not wait, because the event holds locks.
+-- Appends an event and, if it is in the log then, claims the next run, in one trip. The first columns are the verdict
+-- of append_event_v1; next_verdict and the rest are the result of claim_run_v1, NULL if the event was refused. The
+-- claim does not wait, because the event holds locks.
 CREATE OR REPLACE FUNCTION {schema}.append_and_claim_v1(
     p_process_id text, p_given_ms bigint, p_registration_hash text, p_event_count bigint, p_wake_session_id text,
     p_wake_frame_id text, p_after_terminal boolean, p_lease_token_hash text, p_lease_fence bigint, p_type text,

@@ -6,9 +6,10 @@
 --
 -- Each lookup fits only one index. If the statistics say that a family or a session has one row, the planner rates a
 -- prefix of the primary key as good as the whole key of another index, and reads all of that prefix. So an index of
--- names (turns, nodes, source keys, claims) begins with the session, whose key is unique by itself, and a look-up by name
--- omits the family, with which every primary key begins. Indexes of events, and that of
--- the status, contain the process as an expression, for the same reason. Between equal costs the planner takes the index that was made last: some primary keys are.
+-- names (turns, nodes, source keys, claims) begins with the session, whose key is unique by itself, and a look-up by
+-- name omits the family, with which every primary key begins. Indexes of events, and that of the status, contain the
+-- process as an expression, for the same reason. Between equal costs the planner takes the index that was made last:
+-- some primary keys are.
 
 CREATE TABLE {schema}.settings (
     name text COLLATE "C" NOT NULL PRIMARY KEY,
@@ -190,8 +191,8 @@ CREATE INDEX ready_due ON {schema}.ready (due_at_ms, session_key) WHERE due_at_m
 CREATE INDEX ready_waiting ON {schema}.ready (kind, waits_for, priority DESC, served)
 WHERE waits_for IS NOT NULL;
 
--- Declared limits and pauses, one row for each kind of work. While opens_at_ms is in the future, no claim of the kind can
--- succeed: all its slots are taken, and the first ends then.
+-- Declared limits and pauses, one row for each kind of work. While opens_at_ms is in the future, no claim of the kind
+-- can succeed: all its slots are taken, and the first ends then.
 CREATE TABLE {schema}.limits (
     kind text COLLATE "C" NOT NULL PRIMARY KEY,
     at_once bigint,

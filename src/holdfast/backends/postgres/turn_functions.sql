@@ -29,10 +29,11 @@ END;
 $$;
 
 -- Appends an event to a log (rules.events.plan, rules.processes.with_event), with the batch that carries its wake. With
--- a wake, the process must be as the caller knows it, because the wake names the event's place in the log. A signal makes
--- a suspended run due at once, and a request to cancel makes any run due (rules.runs.woken). Verdicts:
--- appended (with the process if the event ends it or makes it due); replayed (the event of the replay key); moved (the process as it
--- is); unknown; lease_lost; ended; target_absent; busy (without p_waits: another transaction holds the process).
+-- a wake, the process must be as the caller knows it, because the wake names the event's place in the log. A signal
+-- makes a suspended run due at once, and a request to cancel makes any run due (rules.runs.woken). Verdicts:
+-- appended (with the process if the event ends it or makes it due); replayed (the event of the replay key); moved (the
+-- process as it is); unknown; lease_lost; ended; target_absent; busy (without p_waits: another transaction holds the
+-- process).
 CREATE OR REPLACE FUNCTION {schema}.append_event_v1(
     p_process_id text, p_given_ms bigint, p_registration_hash text, p_event_count bigint, p_wake_session_id text,
     p_wake_frame_id text, p_after_terminal boolean, p_lease_token_hash text, p_lease_fence bigint, p_type text,
@@ -156,7 +157,8 @@ BEGIN
         verdict := 'moved';
     ELSE
         IF p_lease_token_hash IS NOT NULL OR p_terminal_state IS NOT NULL THEN
-            SELECT lease.token_hash, lease.fence, lease.expires_at_ms INTO v_lease_token_hash, v_lease_fence, v_lease_expires_at_ms
+            SELECT lease.token_hash, lease.fence, lease.expires_at_ms
+            INTO v_lease_token_hash, v_lease_fence, v_lease_expires_at_ms
             FROM {schema}.leases AS lease
             WHERE lease.kind = 'process'
                 AND lease.resource = p_process_id
@@ -415,9 +417,9 @@ BEGIN
 END;
 $$;
 
--- Adds nodes outside the path (rules.heads.plan_nodes), after the session's last node. Rows of the call are numbered from 1;
--- a parent above 0 is one of them, one below 0 an anchor, the id of a stored node. p_head_revision is NULL unless a node
--- follows the head's leaf.
+-- Adds nodes outside the path (rules.heads.plan_nodes), after the session's last node. Rows of the call are numbered
+-- from 1; a parent above 0 is one of them, one below 0 an anchor, the id of a stored node. p_head_revision is NULL
+-- unless a node follows the head's leaf.
 -- Verdicts: added (with the session's revision and its new number of nodes); moved and absent as in show_head; declined
 -- (the rule must judge by facts: an id is used, an anchor cannot be read, or the session is full).
 CREATE OR REPLACE FUNCTION {schema}.add_nodes_v1(
@@ -474,8 +476,8 @@ BEGIN
         RETURN;
     END IF;
 
-    -- New nodes must not follow a hidden node: they would be read without their history. FOR KEY SHARE is not enough: it
-    -- could be granted on the row version from before a tombstone.
+    -- New nodes must not follow a hidden node: they would be read without their history. FOR KEY SHARE is not enough:
+    -- it could be granted on the row version from before a tombstone.
     SELECT array_agg(anchor.node_key ORDER BY anchor.place) INTO v_anchors
     FROM (
         SELECT wanted.place, node.node_key
@@ -752,7 +754,8 @@ BEGIN
         FOR UPDATE;
     END LOOP;
     IF p_lease_token_hash IS NOT NULL THEN
-        SELECT lease.token_hash, lease.fence, lease.expires_at_ms INTO v_lease_token_hash, v_lease_fence, v_lease_expires_at_ms
+        SELECT lease.token_hash, lease.fence, lease.expires_at_ms
+        INTO v_lease_token_hash, v_lease_fence, v_lease_expires_at_ms
         FROM {schema}.leases AS lease
         WHERE lease.kind = 'session'
             AND lease.resource = p_session_key::text
@@ -1045,8 +1048,9 @@ BEGIN
             -- part: cluster
             p_enqueue_seqs[draft.place],
             -- end part
-            draft.batch_id, draft.session_key, draft.family, draft.source_key, draft.draft_hash, draft.delivery, draft.slot, draft.merge_key, draft.kind, draft.priority,
-            draft.available_at_ms, now_ms, draft.payloads, 0, 0, 0, 0, 0, draft.limit_key, 0
+            draft.batch_id, draft.session_key, draft.family, draft.source_key, draft.draft_hash, draft.delivery,
+            draft.slot, draft.merge_key, draft.kind, draft.priority, draft.available_at_ms, now_ms, draft.payloads,
+            0, 0, 0, 0, 0, draft.limit_key, 0
         FROM (
             SELECT *
             FROM unnest(

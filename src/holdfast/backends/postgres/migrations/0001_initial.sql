@@ -175,8 +175,8 @@ CREATE INDEX ready_due ON {schema}.ready (due_at_ms, session_key) WHERE due_at_m
 CREATE INDEX ready_waiting ON {schema}.ready (kind, waits_for, priority DESC, served)
 WHERE waits_for IS NOT NULL;
 
--- Declared limits and pauses, one row for each kind of work. While opens_at_ms is in the future, no claim of the kind can
--- succeed: all its slots are taken, and the first ends then.
+-- Declared limits and pauses, one row for each kind of work. While opens_at_ms is in the future, no claim of the kind
+-- can succeed: all its slots are taken, and the first ends then.
 CREATE TABLE {schema}.limits (
     kind text COLLATE "C" NOT NULL PRIMARY KEY,
     at_once bigint,

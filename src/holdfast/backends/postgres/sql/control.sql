@@ -84,8 +84,8 @@ ROLLBACK TO SAVEPOINT holdfast_operation
 SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN pg_logical_emit_message(true, 'holdfast', '') END;
 RELEASE SAVEPOINT holdfast_operation
 
--- Returns the clock, the isolation level and access mode of the caller's transaction, its server process, the values of the
--- settings $1, and one of the tables $3 in schema $2 whose rows row-level security may hide from the caller's role.
+-- Returns the clock, the isolation level and access mode of the caller's transaction, its server process, the values of
+-- the settings $1, and one of the tables $3 in schema $2 whose rows row-level security may hide from the caller's role.
 -- name: enter_transaction
 SELECT
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
@@ -170,8 +170,8 @@ SELECT
     END
     -- end part
 
--- Only in a transaction of its own, never in that of a caller: it commits without waiting for the disk. The changes that it
--- announces are durable already.
+-- Only in a transaction of its own, never in that of a caller: it commits without waiting for the disk. The changes
+-- that it announces are durable already.
 -- name: notify
 SELECT
     set_config('synchronous_commit', 'off', true),

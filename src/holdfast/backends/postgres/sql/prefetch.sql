@@ -180,8 +180,8 @@ head AS MATERIALIZED (
     ) AS revision
 ),
 -- part: path
--- The path in runs of keys, from the leaf back. In a run, each node follows the node with the key before its own, so that
--- a conversation that never branched is one run.
+-- The path in runs of keys, from the leaf back. In a run, each node follows the node with the key before its own, so
+-- that a conversation that never branched is one run.
 runs AS (
     SELECT
         head.family,
@@ -224,7 +224,8 @@ runs AS (
         ORDER BY node.node_key DESC
         LIMIT 1
     ) AS start ON true
-    -- A hidden node ends the path. A parent is older than its child, so that a damaged row cannot cause an endless loop.
+    -- A hidden node ends the path. A parent is older than its child, so that a damaged row cannot cause an endless
+    -- loop.
     WHERE run.mark = 0
         AND run.parent_key < run.first_key
         AND run.depth < $3::bigint
@@ -318,8 +319,8 @@ SELECT
             OFFSET 0
         ) AS counter
     ),
-    NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint, NULL::text, NULL::text, NULL::bytea, NULL::bigint,
-    NULL::bytea, NULL::bigint, NULL::bigint, NULL::text,
+    NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint, NULL::text, NULL::text, NULL::bytea,
+    NULL::bigint, NULL::bytea, NULL::bigint, NULL::bigint, NULL::text,
     -- part: claims
     (
         SELECT queue.claimed_upto

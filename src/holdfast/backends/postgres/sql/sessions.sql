@@ -110,8 +110,8 @@ INSERT INTO {schema}.sessions (
     {session_columns}
 )
 VALUES (
-    $1::bigint, $2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::bigint, $8::bytea, $9::bigint, $10::bigint,
-    $11::bigint, $12::text, $13::text, $14::text, $15::text, $16::text, $17::bytea
+    $1::bigint, $2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::bigint, $8::bytea, $9::bigint,
+    $10::bigint, $11::bigint, $12::text, $13::text, $14::text, $15::text, $16::text, $17::bytea
 )
 RETURNING {session_columns}
 -- end part
@@ -200,7 +200,8 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY session_key
 
--- Differs: labels are looked up by key and value first, in the part of an index that is as large as a label is frequent.
+-- Differs: labels are looked up by key and value first, in the part of an index that is as large as a label is
+-- frequent.
 -- name: list_sessions_changed
 SELECT {session_columns}
 FROM (

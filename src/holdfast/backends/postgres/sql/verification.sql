@@ -373,7 +373,10 @@ FROM (
         SELECT {stream_columns}
         FROM {schema}.stream_blocks
         WHERE (family, session_key, claim_id, block) >= ($1::bigint, $2::bigint, $3::text, $4::bigint)
-            AND ($5::boolean OR (family, session_key, claim_id, block) <> ($1::bigint, $2::bigint, $3::text, $4::bigint))
+            AND (
+                $5::boolean
+                OR (family, session_key, claim_id, block) <> ($1::bigint, $2::bigint, $3::text, $4::bigint)
+            )
         ORDER BY family, session_key, claim_id, block
         LIMIT $7::bigint OFFSET $6::bigint
     ) AS page
@@ -543,7 +546,8 @@ SELECT count(terminal_state)
 FROM {schema}.events
 WHERE process_id = $1::text
 
--- Differs: the server has its own checks of pages and indexes. `dead` follows from the deletion, and statements rely on it.
+-- Differs: the server has its own checks of pages and indexes. `dead` follows from the deletion, and statements rely on
+-- it.
 -- name: check_structures
 SELECT format('session %s: dead is %s', session_key, coalesce(dead::text, 'NULL'))
 FROM {schema}.sessions
