@@ -407,13 +407,13 @@ def a_renewal_needs_the_newest_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def added_work_is_not_offered(patch: pytest.MonkeyPatch) -> None:
-    right = ready.keep
+    right = ready.update
 
     async def wrong(tx: Any, session_key: int, family: int, *, freed: bool) -> None:
         if freed:
             await right(tx, session_key, family, freed=freed)
 
-    patch.setattr(ready, "keep", wrong)
+    patch.setattr(ready, "update", wrong)
 
 
 def work_in_back_off_is_overtaken(patch: pytest.MonkeyPatch) -> None:
@@ -557,7 +557,7 @@ def the_family_of_a_session_key_is_remembered_for_ever(patch: pytest.MonkeyPatch
 
 
 def another_database_goes_unnoticed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ServerWatch, "see", lambda *_: False)
+    patch.setattr(ServerWatch, "compare", lambda *_: False)
 
 
 def a_server_is_trusted_once_its_log_is_long_enough(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from holdfast.records.graph import Graph, Node
 from holdfast.records.limits import Limits
 from holdfast.rows import POSITION_BITS, NodeRow, RevisionRow, Segment, SessionRow
 from holdfast.rules import graph, node_ranges, sessions
-from holdfast.rules.node_ranges import Stretch
+from holdfast.rules.node_ranges import KeyRange
 
 STEADY = settings(derandomize=True, deadline=None)
 LIMITS = Limits()
@@ -486,22 +486,22 @@ def test_a_family_of_the_dead_keeps_nothing() -> None:
     assert graph.retained_segments([session(epoch=3, node_count=5)], {7: [(0, 2), (3, 4)]}) == {(7, 3): 5, (7, 0): 2}
 
 
-def test_a_view_is_cut_into_stretches_between_two_keys() -> None:
+def test_a_view_is_cut_into_ranges_between_two_keys() -> None:
     segments = [Segment(7, 2, 5), Segment(3, 0, 4)]
-    own, inherited = Stretch(2, at(7, 3), at(7, 5)), Stretch(0, at(3, 1), at(3, 4))
-    assert node_ranges.stretches_of(segments) == [own, inherited]
+    own, inherited = KeyRange(2, at(7, 3), at(7, 5)), KeyRange(0, at(3, 1), at(3, 4))
+    assert node_ranges.key_ranges_of(segments) == [own, inherited]
     assert (own.session_key, own.whole, inherited.session_key, inherited.whole) == (7, 3, 3, 4)
-    assert node_ranges.stretches_of(segments, first_key=at(3, 2)) == [own, Stretch(0, at(3, 2), at(3, 4))]
-    assert node_ranges.stretches_of(segments, last_key=at(3, 2)) == [Stretch(0, at(3, 1), at(3, 2))]
-    assert node_ranges.stretches_of(segments, first_key=at(3, 4), last_key=at(7, 3)) == [
-        Stretch(2, at(7, 3), at(7, 3)),
-        Stretch(0, at(3, 4), at(3, 4)),
+    assert node_ranges.key_ranges_of(segments, first_key=at(3, 2)) == [own, KeyRange(0, at(3, 2), at(3, 4))]
+    assert node_ranges.key_ranges_of(segments, last_key=at(3, 2)) == [KeyRange(0, at(3, 1), at(3, 2))]
+    assert node_ranges.key_ranges_of(segments, first_key=at(3, 4), last_key=at(7, 3)) == [
+        KeyRange(2, at(7, 3), at(7, 3)),
+        KeyRange(0, at(3, 4), at(3, 4)),
     ]
-    assert node_ranges.stretches_of([Segment(7, 2, 2)]) == []
+    assert node_ranges.key_ranges_of([Segment(7, 2, 2)]) == []
 
 
-def test_only_stretches_with_unread_nodes_are_counted_and_a_short_count_is_damage() -> None:
-    view = node_ranges.stretches_of([Segment(7, 0, 2), Segment(3, 0, 1)])
+def test_only_ranges_with_unread_nodes_are_counted_and_a_short_count_is_damage() -> None:
+    view = node_ranges.key_ranges_of([Segment(7, 0, 2), Segment(3, 0, 1)])
     rows = [row(1, "a"), row(1, "b", node_key=at(3, 1))]
     assert node_ranges.unread(view, rows) == view[:1]
     assert node_ranges.unread(view, [*rows, row(2, "c")]) == []

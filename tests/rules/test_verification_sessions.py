@@ -125,10 +125,10 @@ def test_the_last_node_stands_where_the_session_says(node_count: int, epoch: int
 
 
 def test_a_segment_is_whole() -> None:
-    [stretch] = node_ranges.stretches_of([r.Segment(3, 2, 5)])
-    assert problems(session_rules.stretch(stretch, 3)) == []
+    [key_range] = node_ranges.key_ranges_of([r.Segment(3, 2, 5)])
+    assert problems(session_rules.key_range(key_range, 3)) == []
     short = ["nodes 3/2: 2 of the 3 nodes from position 3 to 5 are there"]
-    assert problems(session_rules.stretch(stretch, 2)) == short
+    assert problems(session_rules.key_range(key_range, 2)) == short
 
 
 # ---------------------------------------------------------------------------- turns

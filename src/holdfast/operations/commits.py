@@ -114,7 +114,7 @@ async def _write(
         await _change_marks(tx, session, intent, plan)
     await tx.apply_commit(plan, tx.now_ms)
     if plan.completed_seqs or plan.enqueues:
-        await _keep_ready(tx, plan, batches)
+        await _update_ready(tx, plan, batches)
     _notify(tx, intent, plan)
     for start in intent.starts:
         await processes.start(tx, start.registered, start.due_at_ms)
@@ -203,14 +203,14 @@ def _committed(
     return session, rules.receipt_of(intent.session_id, plan.revision, plan, replayed=False)
 
 
-async def _keep_ready(tx: Transaction, plan: TurnPlan, batches: Sequence[BatchRow]) -> None:
+async def _update_ready(tx: Transaction, plan: TurnPlan, batches: Sequence[BatchRow]) -> None:
     """Update ready rows and slots of the queues that the turn changed, unless the database does that itself."""
     if tx.ready_tables is None:
         return
     if plan.completed_seqs:
-        await ready.keep(tx, plan.session.session_key, plan.session.family, freed=True)
+        await ready.update(tx, plan.session.session_key, plan.session.family, freed=True)
     for session_key, family in sorted({(row.session_key, row.family) for row in plan.enqueues}):
-        await ready.keep(tx, session_key, family, freed=False)
+        await ready.update(tx, session_key, family, freed=False)
     await limits.free(tx, [row for row in batches if row.enqueue_seq in plan.completed_seqs])
 
 

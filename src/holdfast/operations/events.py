@@ -186,7 +186,7 @@ async def append_new(
     if plan.outcome is not None:
         notify_claim_ended(tx, row)
     if wake is not None and batch is not None:
-        await ready.keep(tx, batch.session_key, batch.family, freed=False)
+        await ready.update(tx, batch.session_key, batch.family, freed=False)
         ready.notify(tx, wake.target.session_id)
     return written.process, AppendReceipt(rules.with_payload(written.event, intent.payload), wake, delivered)
 

@@ -98,7 +98,7 @@ async def _release_session(tx: Transaction, lease: Lease, session_id: str) -> bo
     if row is None or not rules.holds(row, lease, tx.now_ms):
         return False
     await tx.save_lease(rules.released(row))
-    await ready.keep(tx, session.session_key, session.family, freed=True)
+    await ready.update(tx, session.session_key, session.family, freed=True)
     ready.notify(tx, session_id)
     return True
 
@@ -129,7 +129,7 @@ async def end_of_session(tx: Transaction, session: SessionRow, owner_id: str | N
     if row is None:
         return None
     await tx.save_lease(row)
-    await ready.keep(tx, session.session_key, session.family, freed=True)
+    await ready.update(tx, session.session_key, session.family, freed=True)
     ready.notify(tx, session.session_id)
     return rules.holder(before, OnSession(session.session_id), tx.now_ms)
 

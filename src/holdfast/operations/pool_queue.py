@@ -97,7 +97,7 @@ async def _find(tx: Transaction, request: NextRequest) -> tuple[int, queue.Claim
                 if found.rows:
                     return key, asked
                 if not found.is_refused:
-                    await ready.keep(tx, key, row.family, freed=True)
+                    await ready.update(tx, key, row.family, freed=True)
         except Corrupt as damage:
             return key, damage
         passed.append(key)

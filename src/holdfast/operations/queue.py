@@ -78,7 +78,7 @@ async def put(tx: Transaction, session: SessionRow, intent: rules.BatchIntent, b
         intent, batch_id=batch_id, session_key=session.session_key, family=session.family, now_ms=tx.now_ms
     )
     (stored,) = await tx.insert_batches([row])
-    await ready.keep(tx, session.session_key, session.family, freed=False)
+    await ready.update(tx, session.session_key, session.family, freed=False)
     ready.notify(tx, intent.session_id)
     return stored
 
@@ -128,7 +128,7 @@ async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
         await limits.extend(tx, bearers[0])
     elif stamp.slot and found.limited_by is not None:
         await limits.take(tx, tables, found.limited_by, bearers[0])
-    await ready.serve(tx, tables, session.session_key, session.family, bearers[-1].enqueue_seq)
+    await ready.move_to_end(tx, tables, session.session_key, session.family, bearers[-1].enqueue_seq)
     return made
 
 
@@ -328,7 +328,7 @@ async def give_back(tx: Transaction, completion: WorkCompletion) -> int:
     if not held:
         return 0
     expect_rows(await tx.save_batches(held), "batches", completion.claim_id, expected=len(held))
-    await ready.keep(tx, session.session_key, session.family, freed=True)
+    await ready.update(tx, session.session_key, session.family, freed=True)
     await limits.free(tx, before)
     ready.notify(tx, completion.session_id)
     return len(held)

@@ -31,11 +31,11 @@ def notify(tx: Transaction, session_id: str) -> None:
     tx.notify(ANY_QUEUE)
 
 
-async def keep(tx: Transaction, session_key: int, family: int, *, freed: bool) -> None:
+async def update(tx: Transaction, session_key: int, family: int, *, freed: bool) -> None:
     """Update a session's row. `freed`: work may have become claimable or gone; otherwise work was only added."""
     tables = tx.ready_tables
     if tables is None:
-        await tx.keep_ready(family, session_key, freed=freed)
+        await tx.update_ready(family, session_key, freed=freed)
         return
     before = await tables.find_ready(session_key)
     if before is None:
@@ -45,15 +45,15 @@ async def keep(tx: Transaction, session_key: int, family: int, *, freed: bool) -
     await _correct(tx, tables, before)
 
 
-async def keep_settled(tx: Transaction, session_key: int, family: int) -> None:
+async def update_settled(tx: Transaction, session_key: int, family: int) -> None:
     """Update a session's row after a completed claim. While the row offers other work, that claim blocked none."""
     tables = tx.ready_tables
     before = None if tables is None else await tables.find_ready(session_key)
     if before is None or before.level == rules.NOTHING:
-        await keep(tx, session_key, family, freed=True)
+        await update(tx, session_key, family, freed=True)
 
 
-async def serve(tx: Transaction, tables: ReadyTables, session_key: int, family: int, claimed_upto: int) -> None:
+async def move_to_end(tx: Transaction, tables: ReadyTables, session_key: int, family: int, claimed_upto: int) -> None:
     """Update a session's row after a claim: the session goes behind all others."""
     before = await tables.find_ready(session_key) or rules.new_row(session_key, family)
     served = msgspec.structs.replace(

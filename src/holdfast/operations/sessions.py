@@ -239,7 +239,7 @@ async def _read_graph(
     leaf_key, leaf_id = graph.leaf_of(revision) or (None, None)
     if isinstance(scope, FullGraph):
         rows = await tx.read_nodes(segments, kind=None, after=None, descending=False, limit=None)
-        await _require_stored(tx, node_ranges.stretches_of(segments), rows)
+        await _require_stored(tx, node_ranges.key_ranges_of(segments), rows)
         return graph.graph_of(rows, leaf_id)
     if scope.leaf is not None:
         named = await tx.find_nodes(segments, [scope.leaf])
@@ -252,10 +252,10 @@ async def _read_graph(
     return graph.graph_of(reversed(path), leaf_id)
 
 
-async def _require_stored(tx: Transaction, view: Iterable[node_ranges.Stretch], rows: Iterable[NodeRow]) -> None:
+async def _require_stored(tx: Transaction, view: Iterable[node_ranges.KeyRange], rows: Iterable[NodeRow]) -> None:
     """Raises Corrupt if a node is missing. Nodes that were not read must be hidden or of another kind."""
-    for stretch in node_ranges.unread(view, rows):
-        node_ranges.require_stored(stretch, await tx.count_nodes(*stretch))
+    for keys in node_ranges.unread(view, rows):
+        node_ranges.require_stored(keys, await tx.count_nodes(*keys))
 
 
 async def _require_node(tx: Transaction, segments: tuple[Segment, ...], node_key: int, node_id: str) -> None:
@@ -298,7 +298,7 @@ async def load_node(tx: Transaction, address: Address, node_id: str) -> tuple[Se
     segments = graph.segments_of(row)
     found = await tx.find_nodes(segments, [node_id])
     if not found:
-        await _require_stored(tx, node_ranges.stretches_of(segments), ())
+        await _require_stored(tx, node_ranges.key_ranges_of(segments), ())
     live = [one for one in found if one.mark == LIVE]
     return row, graph.node_of(live[0]) if live else None
 
@@ -328,7 +328,7 @@ async def nodes_page(
     begin = None if place is None else place - 1 if newest_first else place + 1
     end = None if page.next is None else shown[-1].node_key
     first_key, last_key = (end, begin) if newest_first else (begin, end)
-    await _require_stored(tx, node_ranges.stretches_of(segments, first_key=first_key, last_key=last_key), shown)
+    await _require_stored(tx, node_ranges.key_ranges_of(segments, first_key=first_key, last_key=last_key), shown)
     return row, page
 
 

@@ -35,7 +35,7 @@ async def _present(tx: Transaction, session_id: str) -> SessionRow | None:
 
 async def _save(tx: Transaction, session: SessionRow, before: Sequence[BatchRow], rows: list[BatchRow]) -> None:
     expect_rows(await tx.save_batches(rows), "batches", rows[0].batch_id, expected=len(rows))
-    await ready.keep(tx, session.session_key, session.family, freed=True)
+    await ready.update(tx, session.session_key, session.family, freed=True)
     await limits.free(tx, before)
     ready.notify(tx, session.session_id)
 
@@ -54,7 +54,7 @@ async def complete(tx: Transaction, completion: WorkCompletion) -> WorkReceipt:
     assert session is not None, "a session that is absent has no claim"
     done = [rules.settled(row, "completed", now_ms=tx.now_ms) for row in held]
     expect_rows(await tx.save_batches(done), "batches", completion.claim_id, expected=len(done))
-    await ready.keep_settled(tx, session.session_key, session.family)
+    await ready.update_settled(tx, session.session_key, session.family)
     await limits.free(tx, held)
     ready.notify(tx, session.session_id)
     return await stamped(tx, claims.receipt_of(completion, tx.now_ms, None))

@@ -50,8 +50,8 @@ async def _check_view(tx: Transaction, row: SessionRow, tally: Tally) -> None:
     """Check that every node exists that the session or one of its revisions sees."""
     epochs = await tx.revision_epochs(row.session_key)
     for (session_key, epoch), upto in graph.retained_segments([row], {row.session_key: epochs}).items():
-        for stretch in node_ranges.stretches_of([Segment(session_key, epoch, upto)]):
-            tally.check("nodes", f"{session_key}/{epoch}", rules.stretch(stretch, await tx.count_nodes(*stretch)))
+        for keys in node_ranges.key_ranges_of([Segment(session_key, epoch, upto)]):
+            tally.check("nodes", f"{session_key}/{epoch}", rules.key_range(keys, await tx.count_nodes(*keys)))
 
 
 async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:

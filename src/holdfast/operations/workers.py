@@ -172,7 +172,7 @@ async def release(tx: Transaction, worker_id: str, limit: int) -> WorkerRelease:
     async for session, held in _held_batches(tx, worker_id, limit):
         ended = [claim_rules.ended(row, now_ms=tx.now_ms) for row in held]
         expect_rows(await tx.save_batches(ended), "batches", session.session_key, expected=len(ended))
-        await ready.keep(tx, session.session_key, session.family, freed=True)
+        await ready.update(tx, session.session_key, session.family, freed=True)
         await limits.free(tx, held)
         ready.notify(tx, session.session_id)
         batches += len(ended)

@@ -102,7 +102,7 @@ class FastPaths(Protocol):
         """Lock a session's queue in a database whose claims lock it before the session's lease. No effect in others."""
         ...
 
-    async def keep_ready(self, family: int, session_key: int, *, freed: bool) -> None:
+    async def update_ready(self, family: int, session_key: int, *, freed: bool) -> None:
         """Correct a session's ready row, in a database that maintains ready rows itself.
 
         `freed` says that work may have become claimable or gone; otherwise work was only added at the end.
@@ -184,7 +184,7 @@ class NoFastPaths:
     async def hold_queue(self, family: int, session_key: int) -> None:
         return None
 
-    async def keep_ready(self, family: int, session_key: int, *, freed: bool) -> None:
+    async def update_ready(self, family: int, session_key: int, *, freed: bool) -> None:
         raise NotImplementedError("operations keep the ready rows of this database")
 
     async def pause_ready(self, family: int, session_key: int, *, paused: bool) -> bool:

@@ -62,7 +62,7 @@ class Receipt(Record, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, Generic[T_co], frozen=True):
-    """One stretch of a listing: its items, and the cursor to pass as `after=` for the next page (None at the end).
+    """One page of a listing: its items, and the cursor to pass as `after=` for the next page (None at the end).
 
     Iterating over a page ends with the page. `holdfast.every` iterates over the whole listing.
 

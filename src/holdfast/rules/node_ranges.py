@@ -1,4 +1,4 @@
-"""Stretches of a view: the places where nodes must be stored, so that a lost node is not mistaken for a tombstone."""
+"""Ranges of keys in a view: where nodes must be stored, so that a lost node is not mistaken for a tombstone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.rows import POSITION_BITS, NodeRow, Segment
 from holdfast.rules import checks, graph
 
 
-class Stretch(NamedTuple):
+class KeyRange(NamedTuple):
     """Adjacent places of one session's nodes. Each holds a node of the epoch, whatever its mark."""
 
     epoch: int
@@ -79,37 +79,37 @@ def merged(reads: Iterable[tuple[Sequence[NodeRow], bool]], *, descending: bool)
     return rows, len(rows) < len(found)
 
 
-def stretches_of(
+def key_ranges_of(
     segments: Iterable[Segment], *, first_key: int | None = None, last_key: int | None = None
-) -> list[Stretch]:
+) -> list[KeyRange]:
     """Return the parts of a view between two keys, both included."""
     found = (
-        Stretch(
+        KeyRange(
             segment.epoch,
             segment.first_key if first_key is None else max(segment.first_key, first_key),
             segment.last_key if last_key is None else min(segment.last_key, last_key),
         )
         for segment in segments
     )
-    return [stretch for stretch in found if stretch.whole > 0]
+    return [keys for keys in found if keys.whole > 0]
 
 
-def unread(stretches: Iterable[Stretch], rows: Iterable[NodeRow]) -> list[Stretch]:
-    """Return the stretches with nodes that were not read: hidden, left out, or lost. No turn removes a row."""
+def unread(ranges: Iterable[KeyRange], rows: Iterable[NodeRow]) -> list[KeyRange]:
+    """Return the ranges with nodes that were not read: hidden, left out, or lost. No turn removes a row."""
     read = Counter(row.node_key >> POSITION_BITS for row in rows)
-    return [stretch for stretch in stretches if read[stretch.session_key] < stretch.whole]
+    return [keys for keys in ranges if read[keys.session_key] < keys.whole]
 
 
-def lost(stretch: Stretch, count: int) -> str | None:
-    """Return a message with the number of nodes left in a stretch, None if none is lost."""
-    if count == stretch.whole:
+def lost(keys: KeyRange, count: int) -> str | None:
+    """Return a message with the number of nodes left in a range, None if none is lost."""
+    if count == keys.whole:
         return None
-    first, last = graph.position_of(stretch.first_key), graph.position_of(stretch.last_key)
-    return f"{count} of the {stretch.whole} nodes from position {first} to {last} are there"
+    first, last = graph.position_of(keys.first_key), graph.position_of(keys.last_key)
+    return f"{count} of the {keys.whole} nodes from position {first} to {last} are there"
 
 
-def require_stored(stretch: Stretch, count: int) -> None:
+def require_stored(keys: KeyRange, count: int) -> None:
     """Raise `Corrupt` if a node is lost: otherwise it would look tombstoned."""
-    problem = lost(stretch, count)
+    problem = lost(keys, count)
     if problem is not None:
-        raise Corrupt("nodes", f"{stretch.session_key}/{stretch.epoch}", problem)
+        raise Corrupt("nodes", f"{keys.session_key}/{keys.epoch}", problem)

@@ -92,7 +92,7 @@ def positions(row: SessionRow, nodes: tuple[int, int, int]) -> Iterator[Finding]
         yield Finding("sessions", str(row.session_key), f"counts {row.node_count} nodes, the last one is {last}")
 
 
-def stretch(place: node_ranges.Stretch, count: int) -> Iterator[Finding]:
+def key_range(place: node_ranges.KeyRange, count: int) -> Iterator[Finding]:
     """Every node that a view includes is stored."""
     problem = node_ranges.lost(place, count)
     if problem is not None:

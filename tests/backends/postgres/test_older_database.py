@@ -212,8 +212,8 @@ def test_the_server_that_answers_is_compared_with_the_one_before(
     caplog.set_level(logging.DEBUG)
     changes: list[None] = []
     watch = ServerWatch(lambda: changes.append(None))
-    assert not watch.see(BEFORE)
-    assert watch.see(after) is (level is not None)
+    assert not watch.compare(BEFORE)
+    assert watch.compare(after) is (level is not None)
     assert len(changes) == (level is not None)
     assert [one for one, _ in messages(caplog)] == ([] if level is None else [level])
     assert all(words in text for _, text in messages(caplog))
@@ -224,7 +224,7 @@ def test_calls_that_are_spread_over_two_servers_are_logged_once(caplog: pytest.L
     other, changes = BEFORE._replace(started_us=2, timeline="00000002", flushed=5_000), []
     watch = ServerWatch(lambda: changes.append(None))
     for origin in [BEFORE, other] * 5:
-        watch.see(origin)
+        watch.compare(origin)
     assert len(changes) == 9
     assert len(messages(caplog)) == 1
 
@@ -234,8 +234,8 @@ def test_a_log_position_that_an_overtaken_answer_tells_is_not_taken_for_the_newe
 ) -> None:
     watch = ServerWatch(lambda: None)
     for flushed in (1_000, 3_000, 2_000):
-        watch.see(BEFORE._replace(flushed=flushed))
-    watch.see(BEFORE._replace(started_us=2, flushed=2_500))
+        watch.compare(BEFORE._replace(flushed=flushed))
+    watch.compare(BEFORE._replace(started_us=2, flushed=2_500))
     assert [text for _, text in messages(caplog)] == [
         "an older database answers: 500 bytes of the log are missing that were on disk"
     ]
@@ -253,13 +253,13 @@ def test_the_newest_head_is_asked_for_when_a_server_seems_to_have_been_started_a
 ) -> None:
     caplog.set_level(logging.DEBUG)
     watch = ServerWatch(lambda: None)
-    watch.see(BEFORE)
+    watch.compare(BEFORE)
     watch.remember(*head("late", revision=5, at_ms=900))
     watch.remember(*head("early", revision=3, at_ms=100))
-    watch.hold()
+    watch.keep_witness()
     # Read from the other server before its origin was checked.
     watch.remember(*head("later", revision=9, at_ms=2_000))
-    assert watch.see(BEFORE._replace(started_us=2, flushed=2_000))
+    assert watch.compare(BEFORE._replace(started_us=2, flushed=2_000))
     assert watch.question == ("late", 7, 5, 7, 900, "print")
     assert messages(caplog) == []
     watch.answer(known=False)
@@ -268,7 +268,7 @@ def test_the_newest_head_is_asked_for_when_a_server_seems_to_have_been_started_a
         ("WARNING", "an older database answers: a turn is missing that this store has seen committed")
     ]
     assert watch.question is None
-    watch.see(BEFORE._replace(started_us=3, flushed=3_000))
+    watch.compare(BEFORE._replace(started_us=3, flushed=3_000))
     assert messages(caplog)[1:] == [("INFO", "the server was restarted")]
 
 

@@ -95,7 +95,7 @@ class Executor:
 
     def forget(self) -> None:
         """Forget every row: after a failover, the new primary may lack recent commits."""
-        self.watch.hold()
+        self.watch.keep_witness()
         self.cache.forget()
 
     async def in_one_trip(self, operation: Operation[T], state: RetryState) -> tuple[T, list[str]] | None:
@@ -276,7 +276,7 @@ class Executor:
     async def _read_clock(self, runner: StatementRunner) -> int:
         """Return the time of the server's clock, and note if another server answers than before."""
         [(now_ms, *origin)] = await runner.all(self._clock_text)
-        self.watch.see(tuple(origin))
+        self.watch.compare(tuple(origin))
         if self.watch.question is not None:
             [(known,)] = await runner.all("knows_head", *self.watch.question)
             self.watch.answer(known=known)
@@ -286,7 +286,7 @@ class Executor:
         """Identify the server behind a new connection. Return whether it is another server or database than before."""
         patience_s = min(timeout_s, CONNECT_TIMEOUT_S)
         [(_, *origin)] = await connection.fetch(self.texts[self._clock_text], timeout=patience_s)
-        changed = self.watch.see(tuple(origin))
+        changed = self.watch.compare(tuple(origin))
         if self.watch.question is not None:
             asked = self.texts["knows_head"], *self.watch.question
             [(known,)] = await connection.fetch(*asked, timeout=patience_s)
@@ -302,7 +302,7 @@ class Executor:
                 raise
         else:
             self._clock_text = "now_ms"
-            self.watch.see(tuple(origin))
+            self.watch.compare(tuple(origin))
             await self._identify(runner)
 
     @property

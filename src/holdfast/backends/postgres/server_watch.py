@@ -60,7 +60,7 @@ class ServerWatch:
             head = (session.session_id, session.session_key, session.revision, session.family)
             self._newest = (session.changed_at_ms, Witness(*head, *committed))
 
-    def hold(self) -> None:
+    def keep_witness(self) -> None:
         """Keep the current witness after a lost connection, whatever heads the next server shows."""
         self._held = self._held or self._newest
 
@@ -78,7 +78,7 @@ class ServerWatch:
             )
         self.question = None
 
-    def see(self, found: Values) -> bool:
+    def compare(self, found: Values) -> bool:
         """Note the origin of an answer. Return whether it is another server or database than before."""
         origin, last = Origin(*found), self._last
         if origin.table is None:

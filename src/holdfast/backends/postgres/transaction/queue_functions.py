@@ -213,7 +213,7 @@ class QueueFunctions(LeaseFunctions):
         self._learn(answer)
         return answer
 
-    async def keep_ready(self, family: int, session_key: int, *, freed: bool) -> None:
+    async def update_ready(self, family: int, session_key: int, *, freed: bool) -> None:
         await self._call("touch_ready", family, session_key, self.given_ms, freed)
 
 
