@@ -106,13 +106,13 @@ class Profile(NamedTuple):
     functions: Counter[str]
 
     @property
-    def looks(self) -> int:
+    def samples(self) -> int:
         """Return the number of samples of busy threads."""
         return sum(self.parts.values())
 
-    def each_us(self, looks: int) -> float:
+    def each_us(self, samples: int) -> float:
         """Return the time of this many samples, per call."""
-        return looks / RATE / self.count * 1e6
+        return samples / RATE / self.count * 1e6
 
 
 def profile(case: Case, url: str, folder: Path) -> Profile:
@@ -173,16 +173,16 @@ def table(found: Profile) -> list[str]:
     lines = [
         f"## {found.question}",
         "",
-        f"{found.wall_us:,.0f} us each on the clock ({found.count:,} times, {found.looks:,} looks).",
+        f"{found.wall_us:,.0f} us each on the clock ({found.count:,} times, {found.samples:,} samples).",
         "",
         "| part | us each | share |",
         "|---|---|---|",
     ]
     for part, number in found.parts.most_common():
-        lines.append(f"| {part} | {found.each_us(number):,.0f} | {number / found.looks:.0%} |")
+        lines.append(f"| {part} | {found.each_us(number):,.0f} | {number / found.samples:.0%} |")
     lines += ["", "| function | |", "|---|---|"]
     for function, number in found.functions.most_common(FEW):
-        lines.append(f"| `{function}` | {number / found.looks:.1%} |")
+        lines.append(f"| `{function}` | {number / found.samples:.1%} |")
     return [*lines, ""]
 
 
@@ -221,7 +221,8 @@ def main(arguments: list[str]) -> int:
     install_peers()
     facts = machine.describe()
     measured = (
-        f"Measured {facts['date']} at {facts['commit']}, {facts['processor']}, load {facts['load at the start']}."
+        f"Measured {facts['date']} at {facts['commit']}, {facts['processor']}, load {facts['load at the start']}. "
+        "Modules and functions have the names of that commit."
     )
     lines = ["# Profiles", "", how.strip(), "", measured, ""]
     postgres = Postgres()
