@@ -19,7 +19,7 @@ from holdfast.rules import attachments as rules
 from holdfast.rules import checks
 from holdfast.store.binding import Binding
 from holdfast.store.context import Context, FacetBase
-from holdfast.store.maintenance import Steps
+from holdfast.store.maintenance import ProgressReporter
 
 SWEEP_BATCH = 200
 PUT_ROUNDS = 3
@@ -295,13 +295,13 @@ class Attachments(FacetBase):
         context = self._context
         context.refuse_within("a sweep")
         age = checks.whole("older_than_ms", older_than_ms)
-        steps = Steps(checks.callback("progress", progress))
-        if steps.wanted:
-            steps.begin(await context.backend.read(lambda tx: maintenance.count_uncommitted(tx, age)))
+        reporter = ProgressReporter(checks.callback("progress", progress))
+        if reporter.is_wanted:
+            reporter.set_total(await context.backend.read(lambda tx: maintenance.count_uncommitted(tx, age)))
         intents = objects = freed = 0
         while True:
             step = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH))
-            steps.took(step[0])
+            reporter.advance(step[0])
             intents, objects, freed = intents + step[0], objects + step[1], freed + step[2]
             log_event(
                 "maintenance", DEBUG, "swept %(intents)s intents, %(objects)s objects", intents=step[0], objects=step[1]
@@ -310,7 +310,7 @@ class Attachments(FacetBase):
                 break
         deleted, bytes_outside = await context.delete_doomed()
         unfinished, bytes_unfinished = await self._sweep_unfinished(age)
-        steps.finished()
+        reporter.finish()
         return SweepReport(intents, objects + deleted, freed + bytes_outside + bytes_unfinished, unfinished)
 
     async def _sweep_unfinished(self, older_than_ms: int) -> tuple[int, int]:

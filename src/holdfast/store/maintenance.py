@@ -46,31 +46,31 @@ FAILURES_IN_A_ROW = 20
 """Consecutive failures after which the place for bytes outside is no longer asked: each may be a timeout."""
 
 
-class Steps:
+class ProgressReporter:
     """Reports the progress of long work to the caller's callback, if there is one."""
 
-    def __init__(self, tell: Callable[[Progress], None] | None) -> None:
-        self._tell = tell
+    def __init__(self, callback: Callable[[Progress], None] | None) -> None:
+        self._callback = callback
         self._done = self._total = 0
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """True if there is a callback."""
-        return self._tell is not None
+        return self._callback is not None
 
-    def begin(self, total: int) -> None:
+    def set_total(self, total: int) -> None:
         """Set the total."""
         self._total = total
 
-    def took(self, count: int) -> None:
+    def advance(self, count: int) -> None:
         """Add finished work and report. Never above the total: work that others added meanwhile is not counted."""
         self._done = min(self._total, self._done + count)
-        if self._tell is not None:
-            self._tell(Progress(self._done, self._total))
+        if self._callback is not None:
+            self._callback(Progress(self._done, self._total))
 
-    def finished(self) -> None:
+    def finish(self) -> None:
         """Report that everything is done, also if others removed some of the work meanwhile."""
-        self.took(self._total)
+        self.advance(self._total)
 
 
 class Maintenance(FacetBase):
@@ -91,7 +91,7 @@ class Maintenance(FacetBase):
         """
         context = self._context
         context.refuse_within("a vacuum")
-        steps = Steps(checks.callback("progress", progress))
+        reporter = ProgressReporter(checks.callback("progress", progress))
         session_key = None
         if session_id is not None:
             checked = context.identifier("session_id", session_id)
@@ -99,16 +99,16 @@ class Maintenance(FacetBase):
             if row is None:
                 return VacuumReport(0)
             session_key = row.session_key
-        if steps.wanted:
-            steps.begin(await context.backend.read(lambda tx: operations.count_tombstoned(tx, session_key)))
+        if reporter.is_wanted:
+            reporter.set_total(await context.backend.read(lambda tx: operations.count_tombstoned(tx, session_key)))
         removed = 0
         while True:
             step = await context.backend.write(lambda tx: operations.vacuum(tx, session_key, BATCH))
             removed += step
-            steps.took(step)
+            reporter.advance(step)
             log_event("maintenance", DEBUG, "vacuumed %(nodes)s nodes", nodes=step)
             if step < BATCH:
-                steps.finished()
+                reporter.finish()
                 return VacuumReport(removed)
 
     async def _families(self) -> AsyncIterator[int]:
@@ -131,9 +131,9 @@ class Maintenance(FacetBase):
         0
         """
         self._context.refuse_within("garbage collection")
-        steps = Steps(checks.callback("progress", progress))
-        if steps.wanted:
-            steps.begin(sum([1 async for _ in self._families()]))
+        reporter = ProgressReporter(checks.callback("progress", progress))
+        if reporter.is_wanted:
+            reporter.set_total(sum([1 async for _ in self._families()]))
         total = GarbageReport(0, 0, 0, 0)
         damage: Corrupt | None = None
         async for family in self._families():
@@ -142,9 +142,9 @@ class Maintenance(FacetBase):
             except Corrupt as error:
                 log_event("maintenance", WARNING, "family %(family)s is damaged and left alone", family=family)
                 damage = damage or error
-            steps.took(1)
+            reporter.advance(1)
         total = await self._collect_results(total)
-        steps.finished()
+        reporter.finish()
         if damage is not None:
             raise damage
         return total
@@ -353,10 +353,10 @@ class Maintenance(FacetBase):
         """
         context = self._context
         context.refuse_within("verification")
-        steps = Steps(checks.callback("progress", progress))
+        reporter = ProgressReporter(checks.callback("progress", progress))
         tally = verification.Tally({}, [])
         outside = OutsideBytes(context)
-        await self._count_rows(steps)
+        await self._count_rows(reporter)
         try:
             tally.add(await context.backend.read(verification.verify_structures))
         except Corrupt as error:
@@ -369,18 +369,18 @@ class Maintenance(FacetBase):
                     step, place = await context.backend.read(page)
                     tally.add(step)
                     await outside.read(step.outside, tally)
-                    steps.took(step.counts.get(table_of(kind), 0) if table_of(kind) in rules.COUNTED else 0)
+                    reporter.advance(step.counts.get(table_of(kind), 0) if table_of(kind) in rules.COUNTED else 0)
                 except Corrupt as error:
                     tally.damage(table_of(kind), "*", error)
                     place = None
-        steps.finished()
+        reporter.finish()
         return tally.report()
 
-    async def _count_rows(self, steps: Steps) -> None:
-        if steps.wanted:
+    async def _count_rows(self, reporter: ProgressReporter) -> None:
+        if reporter.is_wanted:
             # A table that cannot be counted is found damaged when it is read.
             with contextlib.suppress(Corrupt):
-                steps.begin(rules.counted_rows(await self._context.backend.read(operations.stats)))
+                reporter.set_total(rules.counted_rows(await self._context.backend.read(operations.stats)))
 
 
 class OutsideBytes:
