@@ -1,8 +1,10 @@
 -- Artifacts.
 
+-- columns: artifact_columns
+kind, ref, hash, encoding, size, stored_at_ms, body
+
 -- name: find_artifact
-SELECT
-    kind, ref, hash, encoding, size, stored_at_ms, body
+SELECT {artifact_columns}
 FROM artifacts
 WHERE kind = ?1
     AND ref = ?2
@@ -25,8 +27,7 @@ ORDER BY kind, ref
 LIMIT ?5
 
 -- name: read_artifacts
-SELECT
-    kind, ref, hash, encoding, size, stored_at_ms, body
+SELECT {artifact_columns}
 FROM artifacts
 WHERE (kind, ref) >= (?1, ?2)
     AND (kind, ref) < (?3, ?4)
@@ -35,7 +36,7 @@ LIMIT ?5
 
 -- name: save_artifact
 INSERT INTO artifacts (
-    kind, ref, hash, encoding, size, stored_at_ms, body
+    {artifact_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7
 )
@@ -54,7 +55,7 @@ WHERE kind = ?1
 
 -- name: add_artifact
 INSERT INTO artifacts (
-    kind, ref, hash, encoding, size, stored_at_ms, body
+    {artifact_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7
 )

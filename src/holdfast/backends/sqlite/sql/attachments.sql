@@ -1,17 +1,18 @@
 -- The attachment manifest, and attachment bytes.
 
+-- columns: attachment_columns
+session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+committed_at_ms, stored_in, intent_id
+
 -- name: find_attachment
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+SELECT {attachment_columns}
 FROM attachments
 WHERE session_key = ?1
     AND attachment_id = ?2
 
 -- name: save_attachment
 INSERT INTO attachments (
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+    {attachment_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
 )
@@ -51,9 +52,7 @@ WHERE session_key = ?1
     AND attachment_id = ?2
 
 -- name: list_attachments
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+SELECT {attachment_columns}
 FROM attachments
 WHERE session_key = ?1
     AND attachment_id > ?2
@@ -61,9 +60,7 @@ ORDER BY attachment_id
 LIMIT ?3
 
 -- name: list_uncommitted
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+SELECT {attachment_columns}
 FROM attachments INDEXED BY attachments_uncommitted
 WHERE committed_at_ms IS NULL
     AND intent_at_ms <= :older_than_ms
@@ -72,9 +69,7 @@ ORDER BY intent_at_ms, attachment_id, session_key
 LIMIT :limit
 
 -- name: list_session_uncommitted
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+SELECT {attachment_columns}
 FROM attachments INDEXED BY attachments_session_uncommitted
 WHERE committed_at_ms IS NULL
     AND session_key = :session_key
@@ -85,8 +80,7 @@ LIMIT :limit
 
 -- name: copy_committed_attachments
 INSERT INTO attachments (
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+    {attachment_columns}
 )
 SELECT
     ?2, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms, committed_at_ms,

@@ -26,8 +26,7 @@ WHERE revision_key > :listed_revision
     AND turn_id = :turn_id
 UNION ALL
 SELECT
-    2, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    2, {node.node_columns},
     parent.node_id
 FROM json_each(:segments) AS segment
 CROSS JOIN json_each(:node_ids) AS named
@@ -42,8 +41,7 @@ LEFT JOIN nodes AS parent
     ON parent.node_key = node.parent_key
 UNION ALL
 SELECT
-    2, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    2, {node.node_columns},
     parent.node_id
 FROM json_each(:segments) AS segment
 CROSS JOIN nodes AS node
@@ -87,7 +85,7 @@ WHERE :with_ledger
     AND usage_source IS NOT NULL
 UNION ALL
 SELECT
-    5, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place,
+    5, {usage_columns},
     NULL, NULL, NULL, NULL, NULL, NULL
 FROM usage
 WHERE :with_ledger

@@ -7,9 +7,7 @@ FROM settings
 ORDER BY name
 
 -- name: dump_sessions
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM sessions
 ORDER BY session_key
 
@@ -33,9 +31,7 @@ FROM node_ids
 ORDER BY session_key, epoch, node_id
 
 -- name: dump_nodes
-SELECT
-    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
-    revision
+SELECT {node_columns}
 FROM nodes
 ORDER BY node_key
 
@@ -50,7 +46,7 @@ WHERE coalesce(
     ) IS NOT NULL
 UNION ALL
 SELECT
-    session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+    session_key, {usage_columns}
 FROM usage
 ORDER BY 1, 2, 3
 
@@ -61,29 +57,22 @@ FROM blobs
 ORDER BY family, hash
 
 -- name: dump_batches
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+SELECT {batch_columns}
 FROM batches
 ORDER BY enqueue_seq
 
 -- name: dump_ready
-SELECT
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
+SELECT {ready_columns}
 FROM ready
 ORDER BY session_key
 
 -- name: dump_limits
-SELECT
-    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+SELECT {limit_columns}
 FROM limits
 ORDER BY kind
 
 -- name: dump_slots
-SELECT
-    kind, limit_key, session_key, claim_id, expires_at_ms
+SELECT {slot_columns}
 FROM slots
 ORDER BY kind, limit_key, session_key, claim_id
 
@@ -94,15 +83,12 @@ FROM waiting_keys
 ORDER BY kind, limit_key
 
 -- name: dump_leases
-SELECT
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+SELECT {lease_columns}
 FROM leases
 ORDER BY kind, resource
 
 -- name: dump_attachments
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+SELECT {attachment_columns}
 FROM attachments
 ORDER BY session_key, attachment_id
 
@@ -119,17 +105,12 @@ FROM doomed_objects
 ORDER BY family, attachment_id, deleting_until_ms
 
 -- name: dump_processes
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM processes
 ORDER BY process_id
 
 -- name: dump_events
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM events
 ORDER BY process_id, sequence
 
@@ -140,45 +121,37 @@ FROM grants
 ORDER BY session_id, frame_id, process_id
 
 -- name: dump_subscriptions
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM subscriptions
 ORDER BY sequence
 
 -- name: dump_occurrences
-SELECT
-    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+SELECT {occurrence_columns}
 FROM occurrences
 ORDER BY occurrence_id
 
 -- name: dump_deliveries
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM deliveries
 ORDER BY occurrence_id, subscription_sequence
 
 -- name: dump_schedules
-SELECT
-    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+SELECT {schedule_columns}
 FROM schedules
 ORDER BY name
 
 -- name: dump_artifacts
-SELECT
-    kind, ref, hash, encoding, size, stored_at_ms, body
+SELECT {artifact_columns}
 FROM artifacts
 ORDER BY kind, ref
 
 -- name: dump_workers
-SELECT
-    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+SELECT {worker_columns}
 FROM workers
 ORDER BY worker_id
 
 -- name: dump_stream_blocks
-SELECT
-    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+SELECT {stream_columns}
 FROM stream_blocks
 ORDER BY family, session_key, claim_id, block
 

@@ -27,12 +27,7 @@ WHERE session_id = ?1
 -- name: list_grants
 SELECT
     granted.session_id, granted.frame_id, granted.process_id, granted.descriptor,
-    process.process_id, process.registration_hash, process.status, process.waiting, process.definition_hash,
-    process.originator_session_id, process.wake_session_id, process.wake_frame_id, process.event_count,
-    process.created_at_ms, process.updated_at_ms, process.body, process.external_ref, process.wait,
-    process.outcome,
-    process.run_kind, process.run_version, process.recovery, process.due_at_ms, process.claimable_at_ms,
-    process.claim_fence, process.attempt, process.suspended, process.lost_owner, process.last_error
+    {process.process_columns}
 FROM grants AS granted
 CROSS JOIN processes AS process
     ON process.process_id = granted.process_id

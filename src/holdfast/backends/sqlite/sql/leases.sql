@@ -1,8 +1,10 @@
 -- Leases, and the fence floor, which keeps fences rising after a lease row was deleted.
 
+-- columns: lease_columns
+kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+
 -- name: find_lease
-SELECT
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+SELECT {lease_columns}
 FROM leases
 WHERE kind = ?1
     AND resource = ?2
@@ -26,7 +28,7 @@ WHERE kind = ?1
 
 -- name: save_lease
 INSERT INTO leases (
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+    {lease_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7
 )

@@ -1,14 +1,18 @@
 -- Limits of kinds, slots of claims, and keys that sessions wait for.
 
+-- columns: limit_columns
+kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+
+-- columns: slot_columns
+kind, limit_key, session_key, claim_id, expires_at_ms
+
 -- name: find_limit
-SELECT
-    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+SELECT {limit_columns}
 FROM limits
 WHERE kind = ?1
 
 -- name: list_limits
-SELECT
-    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+SELECT {limit_columns}
 FROM limits
 WHERE kind > ?1
 ORDER BY kind
@@ -16,7 +20,7 @@ LIMIT ?2
 
 -- name: save_limit
 INSERT INTO limits (
-    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+    {limit_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6
 )
@@ -47,7 +51,7 @@ RETURNING
 
 -- name: insert_slot
 INSERT INTO slots (
-    kind, limit_key, session_key, claim_id, expires_at_ms
+    {slot_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5
 )
@@ -89,8 +93,7 @@ WHERE kind = ?1
     AND expires_at_ms > ?3
 
 -- name: slots_of
-SELECT
-    kind, limit_key, session_key, claim_id, expires_at_ms
+SELECT {slot_columns}
 FROM slots
 WHERE session_key = ?1
 ORDER BY kind, limit_key, claim_id

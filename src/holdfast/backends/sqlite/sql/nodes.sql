@@ -1,9 +1,11 @@
 -- Nodes. Each is read with its parent's id, from the parent's own row.
 
+-- columns: node_columns
+node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark, revision
+
 -- name: insert_node
 INSERT INTO nodes (
-    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
-    revision
+    {node_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
 )
@@ -11,8 +13,7 @@ INSERT INTO nodes (
 -- A turn often has two: a question and its answer.
 -- name: insert_two_nodes
 INSERT INTO nodes (
-    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
-    revision
+    {node_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
 ), (
@@ -32,8 +33,7 @@ WHERE node_key > ?1
 -- Run once per segment and id: cheaper than unpacking lists, because a turn names few.
 -- name: find_node
 SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    {node.node_columns},
     parent.node_id
 FROM node_ids AS listed
 CROSS JOIN nodes AS node
@@ -48,8 +48,7 @@ WHERE listed.session_key = ?1
 -- Run once per segment, for all ids: reads the last block.
 -- name: find_unlisted_nodes
 SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    {node.node_columns},
     parent.node_id
 FROM nodes AS node
 LEFT JOIN nodes AS parent
@@ -62,21 +61,18 @@ WHERE node.node_key > ?1
 -- A parent is older than its child, so each step goes to a smaller key: a damaged row cannot cause an endless loop.
 -- name: read_path
 WITH RECURSIVE path (
-    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
-    revision,
+    {node_columns},
     depth
 ) AS (
     SELECT
-        node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload,
-        mark, revision,
+        {node_columns},
         1
     FROM nodes
     WHERE node_key = :leaf_key
         AND mark = 0
     UNION ALL
     SELECT
-        node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-        node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        {node.node_columns},
         path.depth + 1
     FROM path
     CROSS JOIN nodes AS node
@@ -86,8 +82,7 @@ WITH RECURSIVE path (
         AND path.depth < :last
 )
 SELECT
-    path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
-    path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
+    {path.node_columns},
     parent.node_id
 FROM path
 LEFT JOIN nodes AS parent
@@ -95,8 +90,7 @@ LEFT JOIN nodes AS parent
 
 -- The keys from a leaf back. Until the conversation branched, each node follows the one with the key before its own.
 -- name: read_run
-SELECT
-    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark, revision
+SELECT {node_columns}
 FROM nodes
 WHERE node_key <= :leaf_key
     AND node_key >= :first_key
@@ -104,8 +98,7 @@ ORDER BY node_key DESC
 
 -- name: read_nodes
 SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    {node.node_columns},
     parent.node_id
 FROM nodes AS node
 LEFT JOIN nodes AS parent
@@ -122,8 +115,7 @@ LIMIT :limit
 
 -- name: read_nodes_by_id
 SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    {node.node_columns},
     parent.node_id
 FROM node_ids AS listed
 CROSS JOIN nodes AS node
@@ -139,8 +131,7 @@ WHERE listed.session_key = :session_key
     AND (:kind IS NULL OR node.kind = :kind)
 UNION ALL
 SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    {node.node_columns},
     parent.node_id
 FROM nodes AS node
 LEFT JOIN nodes AS parent

@@ -1,20 +1,21 @@
 -- Processes and their events.
 
+-- columns: process_columns
+process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome, run_kind, run_version,
+recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner, last_error
+
+-- columns: event_columns
+process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+
 -- name: find_process
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM processes
 WHERE process_id = ?1
 
 -- name: insert_process
 INSERT INTO processes (
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+    {process_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
     ?21, ?22, ?23, ?24, ?25
@@ -53,11 +54,7 @@ SET
 WHERE process_id = ?1
 
 -- name: list_processes
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM processes
 WHERE process_id > :after
     AND (:waiting IS NULL OR waiting = :waiting)
@@ -65,11 +62,7 @@ ORDER BY process_id
 LIMIT :limit
 
 -- name: list_processes_of_status
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM processes
 WHERE status = :status
     AND process_id > :after
@@ -79,11 +72,7 @@ LIMIT :limit
 
 -- Differs: what is compared through a unary plus does not lead the planner to another index.
 -- name: list_processes_of_definition
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM processes
 WHERE definition_hash = :definition_hash
     AND process_id > :after
@@ -93,11 +82,7 @@ ORDER BY process_id
 LIMIT :limit
 
 -- name: list_processes_of_originator
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM processes
 WHERE originator_session_id = :originator_session_id
     AND process_id > :after
@@ -159,11 +144,7 @@ SET claimable_at_ms = ?2
 WHERE process_id = ?1
 
 -- name: list_ended_processes
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM processes
 WHERE status <> 'running'
     AND (updated_at_ms, process_id) > (?1, ?2)
@@ -179,36 +160,32 @@ SET
 WHERE wake_session_id = ?1
 
 -- name: find_event
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM events
 WHERE process_id = ?1
     AND sequence = ?2
 
 -- name: find_replay
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM events
 WHERE process_id = ?1
     AND replay_key = ?2
 
 -- name: find_replays
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM events
 WHERE process_id = ?1
     AND replay_key IN (SELECT value FROM json_each(?2))
 
 -- name: insert_event
 INSERT INTO events (
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+    {event_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
 )
 
 -- name: list_events
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM events
 WHERE process_id = :process_id
     AND sequence > :after
@@ -216,8 +193,7 @@ ORDER BY sequence
 LIMIT :limit
 
 -- name: list_events_of_type
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM events
 WHERE process_id = :process_id
     AND type = :type
@@ -226,8 +202,7 @@ ORDER BY sequence
 LIMIT :limit
 
 -- name: list_pending_wakes
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM events INDEXED BY events_pending_wake
 WHERE process_id = :process_id
     AND sequence > :after
@@ -238,8 +213,7 @@ ORDER BY sequence
 LIMIT :limit
 
 -- name: recent_events
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM events
 WHERE process_id = ?1
 ORDER BY sequence DESC

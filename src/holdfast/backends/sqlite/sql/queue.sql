@@ -1,5 +1,14 @@
 -- The queue, and leases.
 
+-- columns: batch_columns
+enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+retry_at_ms, last_error, limit_key, claim_slot
+
+-- columns: ready_columns
+session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
+
 -- name: find_sources
 SELECT
     batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
@@ -19,10 +28,7 @@ ORDER BY batch.enqueue_seq
 -- what fits, the next number behind the rows that fit is taken.
 -- name: insert_batch
 INSERT INTO batches (
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+    {batch_columns}
 ) VALUES (
     CASE
         WHEN max(
@@ -34,18 +40,10 @@ INSERT INTO batches (
     ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
     ?24, ?25, ?26, ?27, ?28, ?29, ?30
 )
-RETURNING
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+RETURNING {batch_columns}
 
 -- name: ready_batches
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+SELECT {batch_columns}
 FROM batches INDEXED BY batches_unsettled
 WHERE session_key = :session_key
     AND settled_state IS NULL
@@ -116,11 +114,7 @@ WHERE batch_id IN (SELECT value FROM json_each(?2))
 ORDER BY enqueue_seq
 
 -- name: find_claimed
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+SELECT {batch_columns}
 FROM batches INDEXED BY batches_claim_expiry
 WHERE session_key = ?1
     AND settled_state IS NULL
@@ -160,11 +154,7 @@ WHERE settled_state IS NULL
     AND enqueue_seq IN (SELECT value FROM json_each(?1))
 
 -- name: list_dead
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+SELECT {batch_columns}
 FROM batches INDEXED BY batches_dead
 WHERE settled_state = 'dead'
     AND enqueue_seq > :after
@@ -174,11 +164,7 @@ ORDER BY enqueue_seq
 LIMIT :limit
 
 -- name: list_batches
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+SELECT {batch_columns}
 FROM batches INDEXED BY batches_unsettled
 WHERE session_key = :session_key
     AND enqueue_seq > :after

@@ -1,14 +1,13 @@
 -- Ready rows: the offer of each session with unsettled work to claims of any session's work.
 
 -- name: find_ready
-SELECT
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
+SELECT {ready_columns}
 FROM ready
 WHERE session_key = ?1
 
 -- name: save_ready
 INSERT INTO ready (
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
+    {ready_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
 )

@@ -1,8 +1,10 @@
 -- Schedules.
 
+-- columns: schedule_columns
+name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+
 -- name: find_schedule
-SELECT
-    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+SELECT {schedule_columns}
 FROM schedules
 WHERE name = ?1
 
@@ -14,8 +16,7 @@ ORDER BY due_at_ms, name
 LIMIT 1
 
 -- name: list_schedules
-SELECT
-    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+SELECT {schedule_columns}
 FROM schedules
 WHERE name > ?1
 ORDER BY name
@@ -30,7 +31,7 @@ LIMIT ?1
 
 -- name: insert_schedule
 INSERT INTO schedules (
-    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+    {schedule_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
 )

@@ -1,9 +1,14 @@
 -- Sessions, their revisions and usage.
 
+-- columns: session_columns
+session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms, deleted_at_ms,
+created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+
+-- columns: usage_columns
+source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+
 -- name: find_session
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM sessions
 WHERE session_id = ?1
 ORDER BY incarnation DESC
@@ -19,8 +24,7 @@ WHERE session_key IN (SELECT value FROM json_each(?1))
 -- what fits, the next number behind the rows that fit is taken.
 -- name: insert_session
 INSERT INTO sessions (
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    {session_columns}
 ) VALUES (
     CASE
         WHEN max(
@@ -31,17 +35,13 @@ INSERT INTO sessions (
     END,
     ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17
 )
-RETURNING
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+RETURNING {session_columns}
 
 -- name: found_family
 UPDATE sessions
 SET family = session_key
 WHERE session_key = ?1
-RETURNING
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+RETURNING {session_columns}
 
 -- name: save_session
 UPDATE sessions
@@ -88,9 +88,7 @@ WHERE session_key = ?1
     -- end part
 
 -- name: list_sessions
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM sessions
 WHERE session_key > :after
     AND deleted_at_ms IS NULL
@@ -98,9 +96,7 @@ ORDER BY session_key
 LIMIT :limit
 
 -- name: list_sessions_of_owner
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM sessions
 WHERE owner = :owner
     AND session_key > :after
@@ -110,9 +106,7 @@ LIMIT :limit
 
 -- Differs: the owner is compared through a unary plus, so that the parent's index is the one that is used.
 -- name: list_sessions_of_parent
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM sessions
 WHERE parent_session_id = :parent
     AND session_key > :after
@@ -122,9 +116,7 @@ ORDER BY session_key
 LIMIT :limit
 
 -- name: list_sessions_changed
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM sessions
 WHERE changed_at_ms / 60000 >= :minute
     AND (changed_at_ms / 60000 > :minute OR session_key > :after)
@@ -153,9 +145,7 @@ ORDER BY changed_at_ms / 60000, session_key
 LIMIT :limit
 
 -- name: list_sessions_newest
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM sessions
 WHERE changed_at_ms / 60000 <= :minute
     AND (changed_at_ms / 60000 < :minute OR session_key < :after)
@@ -186,9 +176,7 @@ LIMIT :limit
 
 -- Differs: without an end of the ids, :before_id is a blob, which comes after any text.
 -- name: list_sessions_by_id
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM sessions
 WHERE session_id >= :first_id
     AND session_id < :before_id
@@ -413,8 +401,7 @@ WHERE session_key = ?1
         usage_reasoning_tokens, usage_place
     ) IS NOT NULL
 UNION ALL
-SELECT
-    source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+SELECT {usage_columns}
 FROM usage
 WHERE session_key = ?1
 ORDER BY 7
@@ -433,7 +420,7 @@ WHERE session_key = ?1
 -- name: add_usage
 INSERT INTO usage (
     session_key,
-    source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+    {usage_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
 )

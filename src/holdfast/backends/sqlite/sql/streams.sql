@@ -1,8 +1,11 @@
 -- Emitted values.
 
+-- columns: stream_columns
+family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+
 -- name: save_block
 INSERT INTO stream_blocks (
-    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+    {stream_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
 )
@@ -12,8 +15,7 @@ SET
     body = excluded.body
 
 -- name: find_blocks
-SELECT
-    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+SELECT {stream_columns}
 FROM stream_blocks
 WHERE family = ?1
     AND session_key = ?2
@@ -23,8 +25,7 @@ ORDER BY block
 LIMIT ?5
 
 -- name: first_block
-SELECT
-    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+SELECT {stream_columns}
 FROM stream_blocks
 WHERE family = ?1
     AND session_key = ?2

@@ -1,11 +1,20 @@
 -- Subscriptions, occurrences and deliveries.
 
+-- columns: subscription_columns
+sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+created_at_ms, updated_at_ms, body, run_kind
+
+-- columns: occurrence_columns
+occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+
+-- columns: delivery_columns
+occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+
 -- Differs: a NULL sequence takes the next number of AUTOINCREMENT. If a damaged row or counter stands at the end of
 -- what fits, the next number behind the rows that fit is taken.
 -- name: insert_subscription
 INSERT INTO subscriptions (
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+    {subscription_columns}
 ) VALUES (
     CASE
         WHEN max(
@@ -16,29 +25,22 @@ INSERT INTO subscriptions (
     END,
     ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14
 )
-RETURNING
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+RETURNING {subscription_columns}
 
 -- name: restore_subscription
 INSERT INTO subscriptions (
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+    {subscription_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14
 )
 
 -- name: find_subscription
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM subscriptions
 WHERE sequence = ?1
 
 -- name: find_subscription_key
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM subscriptions
 WHERE key = ?3
     AND session_id IS ?1
@@ -66,9 +68,7 @@ SET
 WHERE sequence = ?1
 
 -- name: list_subscriptions
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM subscriptions
 WHERE sequence > :after
     AND sequence <= :until
@@ -82,9 +82,7 @@ ORDER BY sequence
 LIMIT :limit
 
 -- name: list_subscriptions_of_session
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM subscriptions
 WHERE session_id = :session_id
     AND sequence > :after
@@ -99,9 +97,7 @@ ORDER BY sequence
 LIMIT :limit
 
 -- name: list_subscriptions_of_source
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM subscriptions
 WHERE source_type = :source_type
     AND source_key = :source_key
@@ -142,14 +138,12 @@ DELETE FROM subscriptions
 WHERE session_id = ?1
 
 -- name: find_occurrence
-SELECT
-    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+SELECT {occurrence_columns}
 FROM occurrences
 WHERE occurrence_id = ?1
 
 -- name: list_occurrences
-SELECT
-    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+SELECT {occurrence_columns}
 FROM occurrences
 WHERE occurrence_id > ?1
 ORDER BY occurrence_id
@@ -157,24 +151,22 @@ LIMIT ?2
 
 -- name: insert_occurrence
 INSERT INTO occurrences (
-    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+    {occurrence_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
 )
 
 -- name: insert_delivery
 INSERT INTO deliveries (
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+    {delivery_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
 )
 ON CONFLICT (occurrence_id, subscription_sequence) DO NOTHING
-RETURNING
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+RETURNING {delivery_columns}
 
 -- name: list_deliveries
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM deliveries
 WHERE occurrence_id = ?1
     AND subscription_sequence > ?2
@@ -182,15 +174,13 @@ ORDER BY subscription_sequence
 LIMIT ?3
 
 -- name: find_delivery
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM deliveries
 WHERE occurrence_id = ?1
     AND subscription_sequence = ?2
 
 -- name: find_process_delivery
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM deliveries
 WHERE process_id = ?1
 LIMIT 1
@@ -208,9 +198,7 @@ WHERE occurrence_id = ?1
     AND subscription_sequence = ?2
 
 -- name: list_undelivered
-SELECT
-    delivery.occurrence_id, delivery.subscription_sequence, delivery.process_id, delivery.state,
-    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure, delivery.run_kind
+SELECT {delivery.delivery_columns}
 FROM deliveries AS delivery INDEXED BY deliveries_reserved
 WHERE delivery.state = 'reserved'
     AND delivery.reserved_at_ms <= :reserved_until_ms
@@ -229,8 +217,7 @@ ORDER BY delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_
 LIMIT :limit
 
 -- name: list_failed_deliveries
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM deliveries INDEXED BY deliveries_failed
 WHERE state = 'failed'
     AND (reserved_at_ms, occurrence_id, subscription_sequence) > (:after_ms, :after_id, :after_sequence)
@@ -242,9 +229,7 @@ ORDER BY reserved_at_ms, occurrence_id, subscription_sequence
 LIMIT :limit
 
 -- name: list_undelivered_runs
-SELECT
-    delivery.occurrence_id, delivery.subscription_sequence, delivery.process_id, delivery.state,
-    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure, delivery.run_kind
+SELECT {delivery.delivery_columns}
 FROM deliveries AS delivery INDEXED BY deliveries_runs
 WHERE delivery.state = 'reserved'
     AND delivery.run_kind IS NOT NULL

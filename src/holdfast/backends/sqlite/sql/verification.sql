@@ -2,9 +2,7 @@
 -- A walk starts at a key, includes it if `:inclusive`, and skips `:skip` rows.
 
 -- name: walk_sessions
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM sessions
 WHERE session_key >= :session_key
     AND (:inclusive OR session_key <> :session_key)
@@ -23,8 +21,7 @@ LIMIT :limit OFFSET :skip
 
 -- name: walk_nodes
 SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    {node.node_columns},
     parent.node_id
 FROM nodes AS node
 LEFT JOIN nodes AS parent
@@ -52,7 +49,7 @@ WHERE coalesce(
     AND (:inclusive OR (session_key, usage_source, usage_model) IS NOT (:session_key, :source, :model))
 UNION ALL
 SELECT
-    session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+    session_key, {usage_columns}
 FROM usage
 WHERE (session_key, source, model) >= (:session_key, :source, :model)
     AND (:inclusive OR (session_key, source, model) <> (:session_key, :source, :model))
@@ -69,11 +66,7 @@ ORDER BY family, hash
 LIMIT :limit OFFSET :skip
 
 -- name: walk_batches
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error, limit_key, claim_slot
+SELECT {batch_columns}
 FROM batches
 WHERE enqueue_seq >= :enqueue_seq
     AND (:inclusive OR enqueue_seq <> :enqueue_seq)
@@ -81,8 +74,7 @@ ORDER BY enqueue_seq
 LIMIT :limit OFFSET :skip
 
 -- name: walk_ready
-SELECT
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
+SELECT {ready_columns}
 FROM ready
 WHERE session_key >= :session_key
     AND (:inclusive OR session_key <> :session_key)
@@ -90,8 +82,7 @@ ORDER BY session_key
 LIMIT :limit OFFSET :skip
 
 -- name: walk_limits
-SELECT
-    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+SELECT {limit_columns}
 FROM limits
 WHERE kind >= :kind
     AND (:inclusive OR kind <> :kind)
@@ -99,8 +90,7 @@ ORDER BY kind
 LIMIT :limit OFFSET :skip
 
 -- name: walk_slots
-SELECT
-    kind, limit_key, session_key, claim_id, expires_at_ms
+SELECT {slot_columns}
 FROM slots
 WHERE (kind, limit_key, session_key, claim_id) >= (:kind, :limit_key, :session_key, :claim_id)
     AND (:inclusive OR (kind, limit_key, session_key, claim_id) <> (:kind, :limit_key, :session_key, :claim_id))
@@ -117,8 +107,7 @@ ORDER BY kind, limit_key
 LIMIT :limit OFFSET :skip
 
 -- name: walk_leases
-SELECT
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+SELECT {lease_columns}
 FROM leases
 WHERE (kind, resource) >= (:kind, :resource)
     AND (:inclusive OR (kind, resource) <> (:kind, :resource))
@@ -126,9 +115,7 @@ ORDER BY kind, resource
 LIMIT :limit OFFSET :skip
 
 -- name: walk_attachments
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in, intent_id
+SELECT {attachment_columns}
 FROM attachments
 WHERE (session_key, attachment_id) >= (:session_key, :attachment_id)
     AND (:inclusive OR (session_key, attachment_id) <> (:session_key, :attachment_id))
@@ -154,11 +141,7 @@ ORDER BY family, attachment_id, deleting_until_ms
 LIMIT :limit OFFSET :skip
 
 -- name: walk_processes
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM processes
 WHERE process_id >= :process_id
     AND (:inclusive OR process_id <> :process_id)
@@ -166,8 +149,7 @@ ORDER BY process_id
 LIMIT :limit OFFSET :skip
 
 -- name: walk_events
-SELECT
-    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+SELECT {event_columns}
 FROM events
 WHERE (process_id, sequence) >= (:process_id, :sequence)
     AND (:inclusive OR (process_id, sequence) <> (:process_id, :sequence))
@@ -184,9 +166,7 @@ ORDER BY session_id, frame_id, process_id
 LIMIT :limit OFFSET :skip
 
 -- name: walk_subscriptions
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body, run_kind
+SELECT {subscription_columns}
 FROM subscriptions
 WHERE sequence >= :sequence
     AND (:inclusive OR sequence <> :sequence)
@@ -194,8 +174,7 @@ ORDER BY sequence
 LIMIT :limit OFFSET :skip
 
 -- name: walk_occurrences
-SELECT
-    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+SELECT {occurrence_columns}
 FROM occurrences
 WHERE occurrence_id >= :occurrence_id
     AND (:inclusive OR occurrence_id <> :occurrence_id)
@@ -203,8 +182,7 @@ ORDER BY occurrence_id
 LIMIT :limit OFFSET :skip
 
 -- name: walk_deliveries
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
+SELECT {delivery_columns}
 FROM deliveries
 WHERE (occurrence_id, subscription_sequence) >= (:occurrence_id, :subscription_sequence)
     AND (:inclusive OR (occurrence_id, subscription_sequence) <> (:occurrence_id, :subscription_sequence))
@@ -212,8 +190,7 @@ ORDER BY occurrence_id, subscription_sequence
 LIMIT :limit OFFSET :skip
 
 -- name: walk_schedules
-SELECT
-    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+SELECT {schedule_columns}
 FROM schedules
 WHERE name >= :name
     AND (:inclusive OR name <> :name)
@@ -221,8 +198,7 @@ ORDER BY name
 LIMIT :limit OFFSET :skip
 
 -- name: walk_artifacts
-SELECT
-    kind, ref, hash, encoding, size, stored_at_ms, body
+SELECT {artifact_columns}
 FROM artifacts
 WHERE (kind, ref) >= (:kind, :ref)
     AND (:inclusive OR (kind, ref) <> (:kind, :ref))
@@ -230,8 +206,7 @@ ORDER BY kind, ref
 LIMIT :limit OFFSET :skip
 
 -- name: walk_workers
-SELECT
-    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+SELECT {worker_columns}
 FROM workers
 WHERE worker_id >= :worker_id
     AND (:inclusive OR worker_id <> :worker_id)
@@ -239,8 +214,7 @@ ORDER BY worker_id
 LIMIT :limit OFFSET :skip
 
 -- name: walk_stream_blocks
-SELECT
-    family, session_key, claim_id, block, turn_id, begun_at_ms, items, body
+SELECT {stream_columns}
 FROM stream_blocks
 WHERE (family, session_key, claim_id, block) >= (:family, :session_key, :claim_id, :block)
     AND (:inclusive OR (family, session_key, claim_id, block) <> (:family, :session_key, :claim_id, :block))
@@ -268,9 +242,7 @@ LIMIT :limit OFFSET :skip
 -- Rows and keys that others refer to.
 
 -- name: sessions_with_keys
-SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+SELECT {session_columns}
 FROM sessions
 WHERE session_key IN (SELECT value ->> 0 FROM json_each(?1))
 
@@ -295,11 +267,7 @@ LEFT JOIN nodes AS parent
 WHERE node.node_key IN (SELECT value ->> 0 FROM json_each(?1))
 
 -- name: processes_with_keys
-SELECT
-    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-    last_error
+SELECT {process_columns}
 FROM processes
 WHERE process_id IN (SELECT value ->> 0 FROM json_each(?1))
 
@@ -309,8 +277,7 @@ FROM processes
 WHERE process_id IN (SELECT value ->> 0 FROM json_each(?1))
 
 -- name: ready_with_keys
-SELECT
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
+SELECT {ready_columns}
 FROM ready
 WHERE session_key IN (SELECT value ->> 0 FROM json_each(?1))
 

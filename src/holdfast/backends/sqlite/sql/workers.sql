@@ -1,14 +1,16 @@
 -- Live workers, and what one holds.
 
+-- columns: worker_columns
+worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+
 -- name: find_worker
-SELECT
-    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+SELECT {worker_columns}
 FROM workers
 WHERE worker_id = ?1
 
 -- name: save_worker
 INSERT INTO workers (
-    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+    {worker_columns}
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5
 )
@@ -27,8 +29,7 @@ DELETE FROM workers
 WHERE expires_at_ms <= ?1
 
 -- name: list_workers
-SELECT
-    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+SELECT {worker_columns}
 FROM workers
 WHERE worker_id > ?2
     AND expires_at_ms > ?1
