@@ -192,7 +192,7 @@ ORPHANS: list[tuple[str, tuple[Any, ...], str]] = [
         (7, HASH, r.ObjectRow(HASH, "raw", 1, b"x")),
         f"attachment_objects 7/{HASH}: its manifest row {HASH!r} is missing",
     ),
-    ("doom_object", (7, HASH, 0), f"doomed_objects 7/{HASH}/0: its family 7 is missing"),
+    ("note_deletion", (7, HASH, 0), f"object_deletions 7/{HASH}/0: its family 7 is missing"),
     (
         "save_attachment",
         (r.AttachmentRow(7, "photo", 7, "s3://x", "image/png", 1, None, None, None, 1, None, "caller", "i1"),),

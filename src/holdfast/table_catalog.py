@@ -61,7 +61,7 @@ class StoredObject(r.Row, frozen=True):
     body: bytes
 
 
-class DoomedObject(r.Row, frozen=True):
+class ObjectDeletion(r.Row, frozen=True):
     """A note that bytes outside the database are to be deleted; if not 0, the end of a reservation to do so."""
 
     family: SessionKey
@@ -90,7 +90,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.LeaseRow: ("leases", 2),
     r.AttachmentRow: ("attachments", 2),
     StoredObject: ("attachment_objects", 2),
-    DoomedObject: ("doomed_objects", 3),
+    ObjectDeletion: ("object_deletions", 3),
     r.ProcessRow: ("processes", 1),
     r.EventRow: ("events", 2),
     r.GrantRow: ("grants", 3),

@@ -114,9 +114,9 @@ def test_a_committed_reference_says_where_its_bytes_are() -> None:
         ]
 
 
-def test_only_bytes_in_the_stores_own_places_are_doomed() -> None:
-    assert problems(rules.doomed(1, HASH)) == []
-    assert problems(rules.doomed(1, "photo")) == ["doomed_objects 1/photo: is not the hash of any bytes"]
+def test_only_bytes_in_the_stores_own_places_are_noted_for_deletion() -> None:
+    assert problems(rules.object_deletion(1, HASH)) == []
+    assert problems(rules.object_deletion(1, "photo")) == ["object_deletions 1/photo: is not the hash of any bytes"]
 
 
 def test_an_artifact_whose_ref_names_its_content_has_that_content() -> None:

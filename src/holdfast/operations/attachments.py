@@ -77,13 +77,13 @@ async def record_intent_outside(
     session, existing = await _find(tx, address, intent)
     row = _intended(intent, existing, session, intent_id, tx.now_ms)
     present = await _is_in_database(tx, row.family, row.attachment_id)
-    doomed = rules.is_being_deleted(await tx.find_doomed(row.family, row.attachment_id), now_ms=tx.now_ms)
-    if not (present or doomed or rules.must_stay_readable(existing, intent)):
+    deleting = rules.is_being_deleted(await tx.find_deletions(row.family, row.attachment_id), now_ms=tx.now_ms)
+    if not (present or deleting or rules.must_stay_readable(existing, intent)):
         await tx.save_attachment(row)
         return session, row, True
     stored = await _save_with_bytes(tx, row, data)
-    if doomed and not present:
-        await doom(tx, row)
+    if deleting and not present:
+        await note_deletion(tx, row)
     return session, stored, False
 
 
@@ -104,9 +104,9 @@ async def confirm_stored(tx: Transaction, address: sessions.Address, row: Attach
     return stored
 
 
-async def doom(tx: Transaction, row: AttachmentRow) -> None:
+async def note_deletion(tx: Transaction, row: AttachmentRow) -> None:
     """Note for deletion bytes whose intent is gone. No other row leads to them."""
-    await tx.doom_object(row.family, row.attachment_id, rules.NOT_YET)
+    await tx.note_deletion(row.family, row.attachment_id, rules.NOT_YET)
 
 
 async def commit_refs(
@@ -267,7 +267,7 @@ async def drop_if_unreferenced(tx: Transaction, row: AttachmentRow) -> int | Non
         return None
     size = await tx.drop_object(row.family, row.attachment_id)
     if size is None and rules.is_kept_here(row):
-        await doom(tx, row)
+        await note_deletion(tx, row)
     return size
 
 
@@ -284,31 +284,31 @@ async def reserve_deletion(tx: Transaction, after: tuple[int, str]) -> Deletion 
 
     Checks again for references to them. From here to the confirmation, no put relies on these bytes.
     """
-    found = await tx.next_doomed(after)
+    found = await tx.next_deletion(after)
     if found is None:
         return None
     family, attachment_id = found
     referenced = await tx.attachment_is_referenced(family, attachment_id)
     needed = referenced and not await _is_in_database(tx, family, attachment_id)
-    notes = await tx.find_doomed(family, attachment_id)
+    notes = await tx.find_deletions(family, attachment_id)
     verdict = rules.judge_deletion(notes, needed=needed, now_ms=tx.now_ms)
     if verdict == "leave":
         return Deletion(family, attachment_id)
     for until_ms in notes:
-        await tx.forget_doomed(family, attachment_id, until_ms)
+        await tx.forget_deletion(family, attachment_id, until_ms)
     if verdict == "forget":
         return Deletion(family, attachment_id)
     deletion = Deletion(family, attachment_id, tx.now_ms + rules.DELETION_MS)
-    await tx.doom_object(family, attachment_id, tx.now_ms + rules.DELETION_MS)
+    await tx.note_deletion(family, attachment_id, tx.now_ms + rules.DELETION_MS)
     return deletion
 
 
 async def end_deletion(tx: Transaction, deletion: Deletion, *, failed: bool) -> None:
     """End a reservation. If the deletion failed, the bytes stay noted."""
     assert deletion.until_ms is not None
-    ours = await tx.forget_doomed(deletion.family, deletion.attachment_id, deletion.until_ms)
+    ours = await tx.forget_deletion(deletion.family, deletion.attachment_id, deletion.until_ms)
     if ours and failed:
-        await tx.doom_object(deletion.family, deletion.attachment_id, rules.NOT_YET)
+        await tx.note_deletion(deletion.family, deletion.attachment_id, rules.NOT_YET)
 
 
 def outside(call: Callable[[], T]) -> T:

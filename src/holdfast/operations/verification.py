@@ -39,7 +39,7 @@ from holdfast.rows import (
 from holdfast.rules import verification as rules
 from holdfast.schedule_rows import ScheduleRow
 from holdfast.stream_rows import StreamRow
-from holdfast.table_catalog import DoomedObject, Setting, StoredBlob, StoredObject, StoredUsage, name_of, table_of
+from holdfast.table_catalog import ObjectDeletion, Setting, StoredBlob, StoredObject, StoredUsage, name_of, table_of
 from holdfast.worker_rows import WorkerRow
 
 Check: TypeAlias = Callable[[Transaction, list[Any], Tally], Awaitable[None]]
@@ -58,7 +58,7 @@ CHECKS: Final[dict[type[Row], Check]] = {
     LeaseRow: contents.check_leases,
     AttachmentRow: contents.check_attachments,
     StoredObject: contents.check_objects,
-    DoomedObject: contents.check_doomed,
+    ObjectDeletion: contents.check_object_deletions,
     ProcessRow: processes.check_processes,
     EventRow: processes.check_events,
     GrantRow: processes.check_grants,

@@ -19,7 +19,7 @@ from holdfast.rows import (
 )
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import verification as rules
-from holdfast.table_catalog import DoomedObject, Setting, StoredObject, name_of, table_of
+from holdfast.table_catalog import ObjectDeletion, Setting, StoredObject, name_of, table_of
 
 
 async def check_batches(tx: Transaction, rows: list[BatchRow], tally: Tally) -> None:
@@ -125,12 +125,12 @@ async def check_objects(tx: Transaction, rows: list[StoredObject], tally: Tally)
         tally.check("attachment_objects", name_of(row), rules.attachment_object(row.attachment_id, content))
 
 
-async def check_doomed(tx: Transaction, rows: list[DoomedObject], tally: Tally) -> None:
+async def check_object_deletions(tx: Transaction, rows: list[ObjectDeletion], tally: Tally) -> None:
     """Check that notes of bytes to be deleted name an existing family."""
     founders = await known(tx, SessionRow, [(row.family,) for row in rows])
     note_orphans(tally, [(row, name_of(row), row.family) for row in rows if not founders.has(row.family)], "family")
     for row in rows:
-        tally.check("doomed_objects", name_of(row), rules.doomed(row.family, row.attachment_id))
+        tally.check("object_deletions", name_of(row), rules.object_deletion(row.family, row.attachment_id))
 
 
 async def check_settings(_tx: Transaction, _rows: list[Setting], _tally: Tally) -> None:

@@ -375,19 +375,19 @@ class AttachmentTables(Protocol):
         """Delete stored bytes. Return their size as stored, None if no bytes were stored."""
         ...
 
-    async def doom_object(self, family: int, attachment_id: str, deleting_until_ms: int) -> None:
+    async def note_deletion(self, family: int, attachment_id: str, deleting_until_ms: int) -> None:
         """Note that bytes outside the database are to be deleted, or are being deleted. An existing note stays."""
         ...
 
-    async def next_doomed(self, after: tuple[int, str]) -> tuple[int, str] | None:
+    async def next_deletion(self, after: tuple[int, str]) -> tuple[int, str] | None:
         """Return the next noted bytes, (family, attachment id), in that order."""
         ...
 
-    async def find_doomed(self, family: int, attachment_id: str) -> list[int]:
+    async def find_deletions(self, family: int, attachment_id: str) -> list[int]:
         """Return the `deleting_until_ms` of every note of these bytes."""
         ...
 
-    async def forget_doomed(self, family: int, attachment_id: str, deleting_until_ms: int) -> int:
+    async def forget_deletion(self, family: int, attachment_id: str, deleting_until_ms: int) -> int:
         """Drop a note. Return the count."""
         ...
 

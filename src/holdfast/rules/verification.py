@@ -128,10 +128,10 @@ def attachment_object(attachment_id: str, row: ObjectRow) -> Iterator[Finding]:
     attachments.prove(row)
 
 
-def doomed(family: int, attachment_id: str) -> Iterator[Finding]:
+def object_deletion(family: int, attachment_id: str) -> Iterator[Finding]:
     """Only bytes kept by this store are ever noted for deletion, and their names are hashes."""
     if not attachments.is_content_id(attachment_id):
-        yield Finding("doomed_objects", f"{family}/{attachment_id}", "is not the hash of any bytes")
+        yield Finding("object_deletions", f"{family}/{attachment_id}", "is not the hash of any bytes")
 
 
 def artifact(row: ArtifactRow) -> Iterator[Finding]:

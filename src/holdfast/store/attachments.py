@@ -89,7 +89,7 @@ class SessionAttachments(FacetBase):
                 self._binding.learn(session)
                 if not goes_outside:
                     if written is not None:
-                        await self._doom(written)
+                        await self._note_deletion(written)
                     return row
                 write = partial(objects.put, operations.space_of(session.family), intent.attachment_id, body)
                 await self._context.outside(write)
@@ -99,19 +99,19 @@ class SessionAttachments(FacetBase):
                 if stored is not None:
                     if stored.stored_in == rules.DATABASE:
                         # Another put stored the bytes in the database meanwhile: those outside are not needed.
-                        await self._doom(written)
+                        await self._note_deletion(written)
                     return stored
             raise Unavailable(
                 "a sweep deletes the attachment before it is stored: sweep with a greater age, then retry"
             )
         except (SessionDeleted, Unavailable):
             if written is not None:
-                await self._doom(written)
+                await self._note_deletion(written)
             raise
 
-    async def _doom(self, row: AttachmentRow) -> None:
-        await self._context.backend.write(partial(operations.doom, row=row))
-        await self._context.try_delete_doomed()
+    async def _note_deletion(self, row: AttachmentRow) -> None:
+        await self._context.backend.write(partial(operations.note_deletion, row=row))
+        await self._context.try_delete_noted()
 
     async def get(self, attachment_id: str) -> Attachment:
         """Return the attachment with its bytes, verified by their hash. Another session's is `UnknownRef`.
@@ -251,7 +251,7 @@ class SessionAttachments(FacetBase):
         checked = context.identifier("attachment_id", attachment_id)
         session, forgotten = await context.backend.write(lambda tx: operations.forget(tx, address, checked))
         self._binding.learn(session)
-        await context.try_delete_doomed()
+        await context.try_delete_noted()
         return forgotten
 
 
@@ -308,7 +308,7 @@ class Attachments(FacetBase):
             )
             if step[0] < SWEEP_BATCH:
                 break
-        deleted, bytes_outside = await context.delete_doomed()
+        deleted, bytes_outside = await context.delete_noted()
         unfinished, bytes_unfinished = await self._sweep_unfinished(age)
         reporter.finish()
         return SweepReport(intents, objects + deleted, freed + bytes_outside + bytes_unfinished, unfinished)

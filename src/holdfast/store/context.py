@@ -105,7 +105,7 @@ class Context(msgspec.Struct, frozen=True):
         """Return a checked time to live."""
         return checks.whole("ttl_ms", value, least=1, most=self.limits.ttl_ms)
 
-    async def delete_doomed(self) -> tuple[int, int]:
+    async def delete_noted(self) -> tuple[int, int]:
         """Delete noted attachment bytes outside the database. Return (objects, bytes).
 
         Bytes that cannot be deleted now are skipped and stay noted. Raises the first failure, at the end.
@@ -145,10 +145,10 @@ class Context(msgspec.Struct, frozen=True):
         await self.backend.write(partial(end_deletion, deletion=reserved, failed=False))
         return size
 
-    async def try_delete_doomed(self) -> None:
-        """Call `delete_doomed` after a completed operation. Log failures: the bytes stay noted for a sweep."""
+    async def try_delete_noted(self) -> None:
+        """Call `delete_noted` after a completed operation. Log failures: the bytes stay noted for a sweep."""
         try:
-            await self.delete_doomed()
+            await self.delete_noted()
         except Unavailable as error:
             message = "attachment bytes could not be deleted (%(error_class)s): a sweep will try again"
             log_event("attachments", WARNING, message, error_class=type(error).__name__)

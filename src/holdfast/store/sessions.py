@@ -282,7 +282,7 @@ class Sessions(FacetBase):
         )
         for family in families:
             report = await self._erase(family, report)
-        await self._context.try_delete_doomed()
+        await self._context.try_delete_noted()
         return report
 
     async def _erase(self, family: int, report: SessionDeletionReport) -> SessionDeletionReport:

@@ -41,7 +41,7 @@ VICTIMS = {
     "leases": "kind = 'process'",
     "attachments": "label = 'late'",
     "attachment_objects": "attachment_id = (SELECT min(attachment_id) FROM holdfast.attachment_objects)",
-    "doomed_objects": "family > 0",
+    "object_deletions": "family > 0",
     "processes": "process_id = 'p'",
     "events": "process_id = 'p' AND sequence = 1",
     "grants": "process_id = 'p'",

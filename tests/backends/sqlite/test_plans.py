@@ -96,7 +96,7 @@ ORDERED = sorted(
 def test_a_statement_never_reads_a_whole_table(store: Any, name: str) -> None:
     scans = [step for step in plan(store, name) if step.startswith("SCAN") and not HARMLESS.match(step)]
     # Vacuuming and deleting read a list of exactly the rows to be vacuumed or deleted.
-    assert [step for step in scans if "nodes_tombstoned" not in step and step != "SCAN doomed_objects"] == []
+    assert [step for step in scans if "nodes_tombstoned" not in step and step != "SCAN object_deletions"] == []
 
 
 @pytest.mark.parametrize("name", [name for name in ORDERED if name not in SORTED])

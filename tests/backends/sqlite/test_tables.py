@@ -535,15 +535,15 @@ def test_attachment_bytes_that_differ_replace_those_that_are_there(store: Any) -
 
 def test_notes_of_bytes_to_be_deleted_are_kept_once_and_in_order(store: Any) -> None:
     for note in ((2, "a", 0), (1, "b", 0), (1, "a", 0), (1, "b", 0), (1, "b", 7)):
-        store.call("doom_object", *note)
-    assert store.ask("next_doomed", (0, "")) == (1, "a")
-    assert store.ask("next_doomed", (1, "a")) == (1, "b")
-    assert store.ask("next_doomed", (1, "b")) == (2, "a")
-    assert store.ask("next_doomed", (2, "a")) is None
-    assert store.ask("find_doomed", 1, "b") == [0, 7]
-    assert store.call("forget_doomed", 1, "b", 8) == 0
-    assert store.call("forget_doomed", 1, "b", 7) == 1
-    assert store.ask("find_doomed", 1, "b") == [0]
+        store.call("note_deletion", *note)
+    assert store.ask("next_deletion", (0, "")) == (1, "a")
+    assert store.ask("next_deletion", (1, "a")) == (1, "b")
+    assert store.ask("next_deletion", (1, "b")) == (2, "a")
+    assert store.ask("next_deletion", (2, "a")) is None
+    assert store.ask("find_deletions", 1, "b") == [0, 7]
+    assert store.call("forget_deletion", 1, "b", 8) == 0
+    assert store.call("forget_deletion", 1, "b", 7) == 1
+    assert store.ask("find_deletions", 1, "b") == [0]
 
 
 def test_the_statistics_have_the_fields_of_stats_and_counts_what_there_is(store: Any) -> None:

@@ -33,7 +33,7 @@ VICTIMS = {
     "leases": "kind = 'process'",
     "attachments": "label = 'late'",
     "attachment_objects": "rowid = (SELECT min(rowid) FROM attachment_objects)",
-    "doomed_objects": "family > 0",
+    "object_deletions": "family > 0",
     "processes": "process_id = 'p'",
     "events": "process_id = 'p' AND sequence = 1",
     "grants": "process_id = 'p'",

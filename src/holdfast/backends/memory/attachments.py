@@ -77,15 +77,15 @@ class MemoryAttachments:
         self.tables.attachment_objects.drop((family, attachment_id))
         return None if row is None else len(row.body)
 
-    async def doom_object(self, family: int, attachment_id: str, deleting_until_ms: int) -> None:
+    async def note_deletion(self, family: int, attachment_id: str, deleting_until_ms: int) -> None:
         note = (family, attachment_id, deleting_until_ms)
-        self.tables.doomed_objects.put(note, note)
+        self.tables.object_deletions.put(note, note)
 
-    async def next_doomed(self, after: tuple[int, str]) -> tuple[int, str] | None:
-        return next((note[:2] for note in self.tables.doomed_objects.scan() if note[:2] > after), None)
+    async def next_deletion(self, after: tuple[int, str]) -> tuple[int, str] | None:
+        return next((note[:2] for note in self.tables.object_deletions.scan() if note[:2] > after), None)
 
-    async def find_doomed(self, family: int, attachment_id: str) -> list[int]:
-        return [note[2] for note in self.tables.doomed_objects.scan() if note[:2] == (family, attachment_id)]
+    async def find_deletions(self, family: int, attachment_id: str) -> list[int]:
+        return [note[2] for note in self.tables.object_deletions.scan() if note[:2] == (family, attachment_id)]
 
-    async def forget_doomed(self, family: int, attachment_id: str, deleting_until_ms: int) -> int:
-        return self.tables.doomed_objects.drop((family, attachment_id, deleting_until_ms))
+    async def forget_deletion(self, family: int, attachment_id: str, deleting_until_ms: int) -> int:
+        return self.tables.object_deletions.drop((family, attachment_id, deleting_until_ms))

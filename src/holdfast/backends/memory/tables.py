@@ -194,7 +194,7 @@ class Tables:
         self.leases: Table[tuple[str, str], r.LeaseRow] = Table()
         self.attachments: Table[tuple[int, str], r.AttachmentRow] = Table()
         self.attachment_objects: Table[tuple[int, str], r.ObjectRow] = Table()
-        self.doomed_objects: Table[tuple[int, str, int], tuple[int, str, int]] = Table()
+        self.object_deletions: Table[tuple[int, str, int], tuple[int, str, int]] = Table()
         self.processes: Table[str, r.ProcessRow] = Table()
         self.events: Table[tuple[str, int], r.EventRow] = Table()
         self.grants: Table[tuple[str, str, str], r.GrantRow] = Table()

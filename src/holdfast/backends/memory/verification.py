@@ -34,8 +34,8 @@ class MemoryVerification:
             return cast("R", blob)
         if kind is table_catalog.StoredObject:
             return cast("R", table_catalog.StoredObject(*key, *_columns(row)))
-        if kind is table_catalog.DoomedObject:
-            return cast("R", table_catalog.DoomedObject(*key))
+        if kind is table_catalog.ObjectDeletion:
+            return cast("R", table_catalog.ObjectDeletion(*key))
         if kind is table_catalog.Setting:
             return cast("R", table_catalog.Setting(key, row))
         if isinstance(row, r.NodeRow):

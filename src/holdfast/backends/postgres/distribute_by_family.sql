@@ -58,7 +58,7 @@ SELECT create_distributed_table('{schema}.sessions', 'family', colocate_with := 
 SELECT create_distributed_table('{schema}.' || name, 'family', colocate_with := '{schema}.sessions')
 FROM unnest(ARRAY[
     'revisions', 'nodes', 'usage', 'blobs', 'batches', 'ready', 'leases', 'attachments', 'attachment_objects',
-    'doomed_objects', 'stream_blocks', 'session_labels'
+    'object_deletions', 'stream_blocks', 'session_labels'
 ]) AS name;
 
 SELECT create_distributed_table('{schema}.session_names', 'session_id', colocate_with := 'none');

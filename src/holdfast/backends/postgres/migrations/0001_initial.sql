@@ -258,7 +258,7 @@ CREATE TABLE {schema}.attachment_objects (
 
 ALTER TABLE {schema}.attachment_objects ALTER COLUMN body SET STORAGE EXTERNAL;
 
-CREATE TABLE {schema}.doomed_objects (
+CREATE TABLE {schema}.object_deletions (
     family bigint NOT NULL,
     attachment_id text COLLATE "C" NOT NULL,
     deleting_until_ms bigint NOT NULL,

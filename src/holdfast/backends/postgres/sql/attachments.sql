@@ -125,30 +125,30 @@ WHERE family = $1::bigint
     AND attachment_id = $2::text
 RETURNING octet_length(body)
 
--- name: doom_object
-INSERT INTO {schema}.doomed_objects (
+-- name: note_deletion
+INSERT INTO {schema}.object_deletions (
     family, attachment_id, deleting_until_ms
 ) VALUES (
     $1::bigint, $2::text, $3::bigint
 )
 ON CONFLICT DO NOTHING
 
--- name: next_doomed
+-- name: next_deletion
 SELECT
     family, attachment_id
-FROM {schema}.doomed_objects
+FROM {schema}.object_deletions
 WHERE (family, attachment_id) > ($1::bigint, $2::text)
 ORDER BY family, attachment_id
 LIMIT 1
 
--- name: find_doomed
+-- name: find_deletions
 SELECT deleting_until_ms
-FROM {schema}.doomed_objects
+FROM {schema}.object_deletions
 WHERE family = $1::bigint
     AND attachment_id = $2::text
 
--- name: forget_doomed
-DELETE FROM {schema}.doomed_objects
+-- name: forget_deletion
+DELETE FROM {schema}.object_deletions
 WHERE family = $1::bigint
     AND attachment_id = $2::text
     AND deleting_until_ms = $3::bigint

@@ -76,10 +76,10 @@ SELECT
 FROM {schema}.attachment_objects
 ORDER BY family, attachment_id
 
--- name: dump_doomed_objects
+-- name: dump_object_deletions
 SELECT
     family, attachment_id, deleting_until_ms
-FROM {schema}.doomed_objects
+FROM {schema}.object_deletions
 ORDER BY family, attachment_id, deleting_until_ms
 
 -- name: dump_processes

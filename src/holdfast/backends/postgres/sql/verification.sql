@@ -199,10 +199,10 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY family, attachment_id
 
--- name: walk_doomed_objects
+-- name: walk_object_deletions
 SELECT
     family, attachment_id, deleting_until_ms
-FROM {schema}.doomed_objects
+FROM {schema}.object_deletions
 WHERE (family, attachment_id, deleting_until_ms) >= ($1::bigint, $2::text, $3::bigint)
     AND ($4::boolean OR (family, attachment_id, deleting_until_ms) <> ($1::bigint, $2::text, $3::bigint))
 ORDER BY family, attachment_id, deleting_until_ms

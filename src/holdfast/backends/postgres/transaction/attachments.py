@@ -74,15 +74,15 @@ class Attachments(Base):
         sizes = [size for (size,) in await self._values("drop_object", family, attachment_id)]
         return sizes[0] if sizes else None
 
-    async def doom_object(self, family: int, attachment_id: str, deleting_until_ms: int) -> None:
-        await self._run("doom_object", family, attachment_id, deleting_until_ms)
+    async def note_deletion(self, family: int, attachment_id: str, deleting_until_ms: int) -> None:
+        await self._run("note_deletion", family, attachment_id, deleting_until_ms)
 
-    async def next_doomed(self, after: tuple[int, str]) -> tuple[int, str] | None:
-        found = [(family, attachment_id) for family, attachment_id in await self._values("next_doomed", *after)]
+    async def next_deletion(self, after: tuple[int, str]) -> tuple[int, str] | None:
+        found = [(family, attachment_id) for family, attachment_id in await self._values("next_deletion", *after)]
         return found[0] if found else None
 
-    async def find_doomed(self, family: int, attachment_id: str) -> list[int]:
-        return [until_ms for (until_ms,) in await self._values("find_doomed", family, attachment_id)]
+    async def find_deletions(self, family: int, attachment_id: str) -> list[int]:
+        return [until_ms for (until_ms,) in await self._values("find_deletions", family, attachment_id)]
 
-    async def forget_doomed(self, family: int, attachment_id: str, deleting_until_ms: int) -> int:
-        return await self._run("forget_doomed", family, attachment_id, deleting_until_ms)
+    async def forget_deletion(self, family: int, attachment_id: str, deleting_until_ms: int) -> int:
+        return await self._run("forget_deletion", family, attachment_id, deleting_until_ms)

@@ -11,7 +11,7 @@ from holdfast.backends.postgres.transaction.base import Base
 from holdfast.label_rows import LabelRow
 from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.records.limits import SMALLEST_INTEGER
-from holdfast.table_catalog import DoomedObject, Key, Setting, StoredUsage, all_fetched, smallest_key, table_of
+from holdfast.table_catalog import Key, ObjectDeletion, Setting, StoredUsage, all_fetched, smallest_key, table_of
 
 R = TypeVar("R", bound=r.Row)
 
@@ -34,7 +34,7 @@ NARROW: Final = (
     r.LeaseRow,
     r.AttachmentRow,
     LabelRow,
-    DoomedObject,
+    ObjectDeletion,
     r.DeliveryRow,
     Setting,
 )

@@ -258,7 +258,7 @@ CREATE TABLE attachment_objects (
     PRIMARY KEY (family, attachment_id)
 ) STRICT;
 
-CREATE TABLE doomed_objects (
+CREATE TABLE object_deletions (
     family INTEGER NOT NULL,
     attachment_id TEXT NOT NULL,
     deleting_until_ms INTEGER NOT NULL,

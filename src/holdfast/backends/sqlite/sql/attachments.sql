@@ -127,29 +127,29 @@ WHERE family = ?1
     AND attachment_id = ?2
 RETURNING length(body)
 
--- name: doom_object
-INSERT INTO doomed_objects (
+-- name: note_deletion
+INSERT INTO object_deletions (
     family, attachment_id, deleting_until_ms
 )
 VALUES (?1, ?2, ?3)
 ON CONFLICT DO NOTHING
 
--- name: next_doomed
+-- name: next_deletion
 SELECT
     family, attachment_id
-FROM doomed_objects
+FROM object_deletions
 WHERE (family, attachment_id) > (?1, ?2)
 ORDER BY family, attachment_id
 LIMIT 1
 
--- name: find_doomed
+-- name: find_deletions
 SELECT deleting_until_ms
-FROM doomed_objects
+FROM object_deletions
 WHERE family = ?1
     AND attachment_id = ?2
 
--- name: forget_doomed
-DELETE FROM doomed_objects
+-- name: forget_deletion
+DELETE FROM object_deletions
 WHERE family = ?1
     AND attachment_id = ?2
     AND deleting_until_ms = ?3

@@ -98,10 +98,10 @@ SELECT
 FROM attachment_objects
 ORDER BY family, attachment_id
 
--- name: dump_doomed_objects
+-- name: dump_object_deletions
 SELECT
     family, attachment_id, deleting_until_ms
-FROM doomed_objects
+FROM object_deletions
 ORDER BY family, attachment_id, deleting_until_ms
 
 -- name: dump_processes

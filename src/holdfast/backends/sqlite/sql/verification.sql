@@ -131,10 +131,10 @@ WHERE (family, attachment_id) >= (:family, :attachment_id)
 ORDER BY family, attachment_id
 LIMIT :limit OFFSET :skip
 
--- name: walk_doomed_objects
+-- name: walk_object_deletions
 SELECT
     family, attachment_id, deleting_until_ms
-FROM doomed_objects
+FROM object_deletions
 WHERE (family, attachment_id, deleting_until_ms) >= (:family, :attachment_id, :deleting_until_ms)
     AND (:inclusive OR (family, attachment_id, deleting_until_ms) <> (:family, :attachment_id, :deleting_until_ms))
 ORDER BY family, attachment_id, deleting_until_ms
