@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.postgres import other_loops
 from holdfast.errors import NestedCall, TransactionExpired
 from holdfast.open_transaction import LOOK_S
 from holdfast.ports import Transaction
@@ -620,29 +621,39 @@ def test_a_killed_process_leaves_whole_blocks(kind: str, request: pytest.Fixture
             assert store.maintenance.verify().ok
 
 
-def test_a_cancelled_begin_on_another_loop_leaves_nothing_open(clean_postgres_url: str, postgres_database: Any) -> None:
+def test_a_cancelled_begin_on_another_loop_leaves_nothing_open(
+    clean_postgres_url: str, postgres_database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The transaction has begun on the background loop, and its caller is cancelled before the answer."""
     in_transaction = (
         "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
     )
+    reached, may_begin, begun = threading.Event(), threading.Event(), threading.Event()
+    right = other_loops._Undoable.run
 
-    async def until(wanted: bool) -> None:
-        # Blocks the loop, so that its tasks notice nothing.
-        deadline_s = time.monotonic() + PATIENCE_S
-        while bool(postgres_database.administrator.rows(in_transaction)) is not wanted:
-            assert time.monotonic() < deadline_s
-            await asyncio.sleep(0) if not wanted else None
+    async def noted(work: Any) -> Any:
+        reached.set()
+        assert may_begin.wait(PATIENCE_S)
+        result = await right(work)
+        begun.set()
+        return result
+
+    monkeypatch.setattr(other_loops._Undoable, "run", noted)
 
     async def elsewhere(store: holdfast.Store) -> None:
         await store.sessions.create("warm")
         begin = asyncio.ensure_future(store.transaction(timeout_ms=PATIENCE_S * 2_000).__aenter__())
-        for _ in range(5):
+        while not reached.is_set():
             await asyncio.sleep(0)
-        await until(wanted=True)
+        may_begin.set()
+        assert begun.wait(PATIENCE_S)  # blocks the loop, so that it does not notice the answer
         begin.cancel()
         with pytest.raises(asyncio.CancelledError):
             await begin
-        await until(wanted=False)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while postgres_database.administrator.rows(in_transaction):
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0)
 
     async def main() -> None:
         async with opened(clean_postgres_url) as store:

@@ -763,7 +763,7 @@ def a_cancelled_begin_leaves_nothing_open(_: Path, request: pytest.FixtureReques
     url, database = request.getfixturevalue("clean_postgres_url"), request.getfixturevalue("postgres_database")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_transactions, "PATIENCE_S", 3)
-        test_transactions.test_a_cancelled_begin_on_another_loop_leaves_nothing_open(url, database)
+        test_transactions.test_a_cancelled_begin_on_another_loop_leaves_nothing_open(url, database, patch)
 
 
 def a_transaction_stays_with_the_parent(_: Path, __: pytest.FixtureRequest) -> None:
