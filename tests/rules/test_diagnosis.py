@@ -84,10 +84,10 @@ def test_stuck_items_are_named_at_once() -> None:
 
 
 def test_a_due_run_is_named_once_its_grace_is_over() -> None:
-    late = StuckItems(due_run="r1", due_run_at_ms=NOW - 5 * MINUTE - 1)
+    late = StuckItems(due_runs=(("r1", "unclaimed"),), due_since_ms=NOW - 5 * MINUTE - 1)
     (concern,) = diagnosis.diagnose(PLAIN, late, local_ms=NOW, trip_ms=0)
     assert (concern.name, concern.ids) == ("unclaimed-runs", ("r1",))
-    in_time = StuckItems(due_run="r1", due_run_at_ms=NOW - 5 * MINUTE)
+    in_time = msgspec.structs.replace(late, due_since_ms=NOW - 5 * MINUTE)
     assert diagnosis.diagnose(PLAIN, in_time, local_ms=NOW, trip_ms=0) == ()
 
 
@@ -101,12 +101,23 @@ def test_work_that_is_stuck_is_named_with_its_causes_after_a_minute() -> None:
     assert diagnosis.diagnose(facts, in_time, local_ms=NOW, trip_ms=0) == ()
 
 
-@pytest.mark.parametrize(("cause", "grace_ms"), [("no-worker", MINUTE), ("unclaimed", 5 * MINUTE)])
-def test_a_run_without_a_worker_is_named_sooner(cause: str, grace_ms: int) -> None:
-    late = StuckItems(due_run="r1", due_run_at_ms=NOW - grace_ms - 1, due_run_cause=cause)
+def test_a_run_that_is_stuck_is_named_sooner() -> None:
+    runs = (("r1", "limit-reached"), ("r2", "kind-paused"))
+    late = StuckItems(due_runs=runs, due_since_ms=NOW - 2 * MINUTE, stuck_run_since_ms=NOW - MINUTE - 1)
     (concern,) = diagnosis.diagnose(PLAIN, late, local_ms=NOW, trip_ms=0)
-    assert f"run 'r1' ({cause}) has been due" in concern.problem
-    in_time = msgspec.structs.replace(late, due_run_at_ms=NOW - grace_ms)
+    assert concern.problem == (
+        "runs are due that no worker has claimed, the oldest for 2 minutes; of each kind: "
+        "'r1' (limit-reached), 'r2' (kind-paused)"
+    )
+    in_time = msgspec.structs.replace(late, stuck_run_since_ms=NOW - MINUTE)
+    assert diagnosis.diagnose(PLAIN, in_time, local_ms=NOW, trip_ms=0) == ()
+
+
+def test_a_tick_that_no_worker_fires_is_named_after_a_minute() -> None:
+    late = StuckItems(due_schedule="nightly", due_schedule_at_ms=NOW - MINUTE - 1)
+    (concern,) = diagnosis.diagnose(PLAIN, late, local_ms=NOW, trip_ms=0)
+    assert (concern.name, concern.ids) == ("overdue-ticks", ("nightly",))
+    in_time = msgspec.structs.replace(late, due_schedule_at_ms=NOW - MINUTE)
     assert diagnosis.diagnose(PLAIN, in_time, local_ms=NOW, trip_ms=0) == ()
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from pathlib import Path
+
 import holdfast
 from holdfast.records.processes import ProcessIdentity, Provenance, Run
 from holdfast.rows import LeaseRow
@@ -41,3 +45,15 @@ def test_a_handler_over_its_time_limit_is_reported_with_its_process() -> None:
     assert "end process 7 on here" in found.problem
     assert cause(NOW + 1, {"r2": 6_950}).name == "running"
     assert cause(NOW, {"r1": 6_950}).name == "lease-of-a-dead-worker"
+
+
+def test_the_page_on_looking_into_a_store_explains_every_cause() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "look-into-a-store.md").read_text(encoding="utf-8")
+    named: set[str] = set()
+    for module in (explanations, process_explanations):
+        for call in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Cause":
+                words = [one for one in ast.walk(call.args[0]) if isinstance(one, ast.Constant)]
+                named |= {one.value for one in words if isinstance(one.value, str)}
+    assert len(named) > 30
+    assert [name for name in sorted(named) if f"`{name}`" not in page] == []

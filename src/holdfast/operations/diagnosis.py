@@ -31,13 +31,14 @@ async def stuck(tx: Transaction) -> StuckItems:
     failed = await tx.list_failed_deliveries(None, after=None, limit=NAMED)
     from holdfast.operations.explanations import live_workers  # only a diagnosis needs it
 
-    due = await tx.oldest_due_run(tx.now_ms)
     live = await live_workers(tx)
     ready = await _ready_sessions(tx, live)
+    due = await _due_runs(tx, live)
+    tick = await tx.first_due_schedule()
     return StuckItems(
         expired_leases=await _expired_leases(tx, live),
         ready_sessions=tuple((why.id, why.causes[0].name) for why, _ in ready),
-        stuck_since_ms=next((since_ms for why, since_ms in ready if not why.ok), None),
+        stuck_since_ms=_stuck_since_ms(ready),
         undelivered=tuple(row.process_id for row in undelivered),
         failed_deliveries=tuple(row.process_id for row in failed),
         failed_schedules=tuple(await tx.failed_schedules(NAMED)),
@@ -45,19 +46,38 @@ async def stuck(tx: Transaction) -> StuckItems:
         claimed_by_dead=await _sessions(tx, sessions),
         run_by_dead=tuple(runs[:NAMED]),
         dead_workers=tuple(dead_workers),
-        due_run=None if due is None else due[0],
-        due_run_at_ms=None if due is None else due[1],
-        due_run_cause=None if due is None else await _cause_of_run(tx, *due, live),
+        due_runs=tuple((why.id, why.causes[0].name) for why, _ in due),
+        due_since_ms=next((since_ms for _, since_ms in due), None),
+        stuck_run_since_ms=_stuck_since_ms(due),
+        over_time_limit=await _over_time_limit(tx, live),
+        due_schedule=None if tick is None else tick[0],
+        due_schedule_at_ms=None if tick is None else tick[1],
     )
 
 
-async def _cause_of_run(tx: Transaction, process_id: str, due_at_ms: int, live: Sequence[WorkerInfo]) -> str | None:
-    """Return the first cause for which a run is not claimed, None if it has been due for a moment only."""
+def _stuck_since_ms(explained: Iterable[tuple[Explanation, int]]) -> int | None:
+    return next((since_ms for why, since_ms in explained if not why.ok), None)
+
+
+async def _due_runs(tx: Transaction, live: Sequence[WorkerInfo]) -> list[tuple[Explanation, int]]:
+    """Explain the oldest due run of each kind and version, each with the time since which it is due."""
     from holdfast.operations.explanations import explain_process  # only a diagnosis needs it
 
-    if due_at_ms >= tx.now_ms - rules.STUCK_GRACE_MS:
-        return None
-    return (await explain_process(tx, process_id, live)).causes[0].name
+    until_ms = tx.now_ms - rules.STUCK_GRACE_MS
+    due = [one for one in await tx.oldest_due_runs(tx.now_ms, NAMED) if one[1] < until_ms]
+    return [(await explain_process(tx, id, live), since_ms) for id, since_ms in due]
+
+
+async def _over_time_limit(tx: Transaction, live: Iterable[WorkerInfo]) -> tuple[str, ...]:
+    """Return the sessions and runs of which a live worker reports that their handler is over its time limit."""
+    sessions: list[int] = []
+    runs: list[str] = []
+    for worker in [one for one in live if one.overdue][:NAMED]:
+        held = await tx.claims_of_owner(worker.id, tx.now_ms, workers.HELD)
+        sessions += [session_key for session_key, batch_id in held if batch_id in worker.overdue]
+        leased = await tx.leases_of_owner("process", worker.id, tx.now_ms, workers.HELD)
+        runs += [process_id for process_id in leased if process_id in worker.overdue]
+    return (*await _sessions(tx, sessions), *runs[:NAMED])
 
 
 async def _ready_sessions(tx: Transaction, live: Sequence[WorkerInfo]) -> list[tuple[Explanation, int]]:

@@ -42,8 +42,11 @@ class ProcessTables(Protocol):
         """
         ...
 
-    async def oldest_due_run(self, now_ms: int) -> tuple[str, int] | None:
-        """Return what `first_claimable` returns of every kind, if it is due. For a role that may only read tables."""
+    async def oldest_due_runs(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
+        """Return (process id, `claimable_at_ms`) of the oldest due run of each kind and version, oldest first.
+
+        Paused kinds, too. For a role that may only read tables. Reads an index.
+        """
         ...
 
     async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:

@@ -100,11 +100,17 @@ class StuckItems(Record, frozen=True, kw_only=True):
     """Workers that no longer report, and hold work or runs."""
     expired_leases: tuple[tuple[str, str], ...] = ()
     """Sessions and processes whose lease ended without being released, each with the name of its first cause."""
-    due_run: str | None = None
-    """The run that can be claimed and has been due longest."""
-    due_run_at_ms: int | None = None
-    due_run_cause: str | None = None
-    """The name of its first cause."""
+    due_runs: tuple[tuple[str, str], ...] = ()
+    """Of each kind and version the run that has been due longest, for a minute or more, with its most serious cause."""
+    due_since_ms: int | None = None
+    """The time since which the first of them is due."""
+    stuck_run_since_ms: int | None = None
+    """The time since which the first of them that is stuck is due."""
+    over_time_limit: tuple[str, ...] = ()
+    """Sessions and runs whose handler is over its time limit, and cannot be stopped."""
+    due_schedule: str | None = None
+    """The schedule whose tick has been due longest."""
+    due_schedule_at_ms: int | None = None
 
 
 class Concern(Record, frozen=True):

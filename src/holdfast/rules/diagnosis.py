@@ -125,16 +125,36 @@ def _stuck(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:
             f"{WHY} shows the error: mend its cause, and fire each with `holdfast schedules run`",
             stuck.failed_schedules,
         )
-    grace_ms = STUCK_GRACE_MS if stuck.due_run_cause == "no-worker" else WORK_GRACE_MS
-    if stuck.due_run is not None and _older(facts, stuck.due_run_at_ms, grace_ms):
-        cause = "" if stuck.due_run_cause is None else f" ({stuck.due_run_cause})"
-        due = f"run {stuck.due_run!r}{cause} has been due for {_age(facts, stuck.due_run_at_ms)}"
+    if stuck.over_time_limit:
+        yield Concern(
+            "warning",
+            "over-time-limit",
+            f"handlers are over their time limit, and cannot be stopped: {_list(stuck.over_time_limit)}",
+            f"{WHY} names the process to end: then another worker takes the work over",
+            stuck.over_time_limit,
+        )
+    yield from _due(facts, stuck)
+
+
+def _due(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:
+    is_stuck = _older(facts, stuck.stuck_run_since_ms, STUCK_GRACE_MS)
+    if is_stuck or _older(facts, stuck.due_since_ms, WORK_GRACE_MS):
         yield Concern(
             "warning",
             "unclaimed-runs",
-            f"{due}, and no worker has claimed it",
-            f"start a worker with a handler of its kind; {WHY} says which are alive",
-            (stuck.due_run,),
+            f"runs are due that no worker has claimed, the oldest for {_age(facts, stuck.due_since_ms)}; of each kind"
+            + _explained(stuck.due_runs),
+            f"{WHY} says why: start workers for those kinds, or resume them",
+            tuple(id for id, _ in stuck.due_runs),
+        )
+    if stuck.due_schedule is not None and _older(facts, stuck.due_schedule_at_ms, STUCK_GRACE_MS):
+        yield Concern(
+            "warning",
+            "overdue-ticks",
+            f"schedule {stuck.due_schedule!r} has been due for {_age(facts, stuck.due_schedule_at_ms)}, and no worker "
+            "has fired it",
+            "start a worker; to fire schedules, it needs holdfast[schedules]",
+            (stuck.due_schedule,),
         )
 
 

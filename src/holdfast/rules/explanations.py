@@ -18,7 +18,10 @@ ORDER: Final[tuple[Standing, ...]] = ("stuck", "works", "waits", "idle")
 """Standings by weight: the first that a cause has is that of the subject."""
 
 SOON_MS: Final = 60_000
-"""A claim of a dead worker that ends within this time needs no remedy: others take the work over."""
+"""A claim of a dead worker that ends within this time needs no remedy: others take the work over.
+
+A tick that has been due for longer is one that no worker fires.
+"""
 
 
 class Workers(msgspec.Struct, frozen=True):
@@ -75,6 +78,7 @@ def _queue(facts: SessionFacts) -> Iterator[Cause]:
             "session-paused",
             "stuck" if free else "waits",
             "the session is paused: nothing in its queue is claimed",
+            since_ms=free[0].enqueued_at_ms if free else None,
             remedy=("sessions", "resume", facts.session_id),
         )
     if free:
@@ -280,14 +284,18 @@ def _batches(count: int, facts: SessionFacts) -> str:
 def explain_schedule(schedule: Schedule, workers: Workers, *, now_ms: int) -> Explanation:
     """Return every cause that concerns a schedule."""
     causes: list[Cause] = []
+    next_at_ms = schedule.next_tick_ms
     if schedule.paused:
-        remedy = ("schedules", "resume", schedule.name)
-        causes.append(Cause("schedule-paused", "stuck", "it is paused: no tick fires", remedy=remedy))
-    elif schedule.next_tick_ms is not None and schedule.next_tick_ms <= now_ms and not workers.live:
+        remedy, since_ms = ("schedules", "resume", schedule.name), schedule.updated_at_ms
+        problem = "it is paused: no tick fires"
+        causes.append(Cause("schedule-paused", "stuck", problem, since_ms=since_ms, remedy=remedy))
+    elif next_at_ms is not None and next_at_ms <= now_ms and not workers.live:
         problem = "a tick is due, and no worker is alive to fire it. Start one with `holdfast worker MODULE:NAME`"
-        causes.append(Cause("no-worker", "stuck", problem, since_ms=schedule.next_tick_ms))
+        causes.append(Cause("no-worker", "stuck", problem, since_ms=next_at_ms))
+    elif next_at_ms is not None and next_at_ms < now_ms - SOON_MS:
+        problem = "a tick is due, and no live worker fires it: `pip install 'holdfast[schedules]'` where one runs"
+        causes.append(Cause("tick-overdue", "stuck", problem, since_ms=next_at_ms))
     else:
-        next_at_ms = schedule.next_tick_ms
         causes.append(Cause("next-tick", "waits", "it waits for its next tick", next="it fires", next_at_ms=next_at_ms))
     if schedule.failure is not None:
         since_ms, remedy = schedule.last_tick_ms, ("schedules", "run", schedule.name)

@@ -71,9 +71,13 @@ class MemoryProcesses(MemoryQueue):
         first = min(found, default=None)
         return None if first is None else (first[1], first[0])
 
-    async def oldest_due_run(self, now_ms: int) -> tuple[str, int] | None:
-        found = await self.first_claimable(None)
-        return None if found is None or found[1] > now_ms else found
+    async def oldest_due_runs(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
+        oldest: dict[tuple[str | None, str | None], tuple[int, str]] = {}
+        for row in self.tables.processes.scan():
+            if row.claimable_at_ms is not None and row.claimable_at_ms <= now_ms:
+                place, due = (row.run_kind, row.run_version), (row.claimable_at_ms, row.process_id)
+                oldest[place] = min(due, oldest.get(place, due))
+        return [(process_id, at_ms) for at_ms, process_id in sorted(oldest.values())[:limit]]
 
     async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:
         row = self.tables.processes.get(process_id)

@@ -450,6 +450,58 @@ class ExplanationContract(Contract):
         clock.advance(1)
         assert named(store) == {"old-work": ("chat",), "unclaimed-runs": ("r1",)}
 
+    def test_a_diagnosis_names_the_oldest_due_run_of_each_kind(self, store: BlockingStore, clock: ManualClock) -> None:
+        report(store)
+        store.processes.start("research", id="r1")
+        clock.advance(1)
+        store.processes.start("paused", id="r2")
+        store.processes.start("paused", id="r3")
+        store.queue.pause("paused")
+        store.processes.start("unknown", id="r4")
+        clock.advance(60_000)
+        assert named(store) == {}, "those that are stuck have been due for a minute only"
+        clock.advance(1)
+        assert named(store) == {"unclaimed-runs": ("r1", "r2", "r4")}
+        stuck = store.maintenance.diagnose(integrity=False).stuck
+        assert stuck is not None
+        assert stuck.due_runs == (("r1", "unclaimed"), ("r2", "kind-paused"), ("r4", "no-worker"))
+        for id in ("r2", "r3", "r4"):
+            store.processes.complete(id, Completed())
+        assert named(store) == {}, "work that a live worker handles has five minutes"
+
+    def test_a_tick_that_no_worker_fires_is_named(self, store: BlockingStore, clock: ManualClock) -> None:
+        tick_ms = store.schedules.put("nightly", "0 3 * * *", run=Run("research")).next_tick_ms
+        assert tick_ms is not None
+        clock.advance(tick_ms - store.now_ms())
+        cause = only(store.maintenance.explain_schedule("nightly"))
+        assert (cause.name, cause.standing, cause.since_ms) == ("no-worker", "stuck", tick_ms)
+        report(store)
+        clock.advance(60_000)
+        assert only(store.maintenance.explain_schedule("nightly")).name == "next-tick"
+        assert named(store) == {}
+        clock.advance(1)
+        cause = only(store.maintenance.explain_schedule("nightly"))
+        assert (cause.name, cause.standing, cause.since_ms) == ("tick-overdue", "stuck", tick_ms)
+        assert named(store) == {"overdue-ticks": ("nightly",)}
+        assert store.schedules.fire_next() is not None
+        assert only(store.maintenance.explain_schedule("nightly")).name == "next-tick"
+        assert named(store) == {}
+
+    def test_a_diagnosis_names_handlers_that_are_over_their_time_limit(self, store: BlockingStore) -> None:
+        batch_id = enqueued(store)
+        store.queue.enqueue(work("in time", session_id="mail"))
+        store.processes.start("research", id="r1")
+        store.processes.start("research", id="r2")
+        for id in ("chat", "mail"):
+            store.queue.claim(id, owner_id="w1", ttl_ms=HOUR_MS)
+        for _ in range(2):
+            store.processes.claim_next(owner_id="w1", ttl_ms=HOUR_MS)
+        store.workers.heartbeat(replace(WORKER, overdue={batch_id: 1_000, "r1": 1_000}), ttl_ms=HOUR_MS)
+        assert named(store) == {"over-time-limit": ("chat", "r1")}
+        for id in ("chat", "r1"):
+            explain = store.maintenance.explain_session if id == "chat" else store.maintenance.explain_process
+            assert only(explain(id)).name == "over-its-time-limit"
+
     # Bad input.
 
     def test_names_of_what_does_not_exist_are_refused(self, store: BlockingStore, bench: Bench) -> None:

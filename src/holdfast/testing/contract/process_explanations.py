@@ -34,7 +34,10 @@ class ProcessExplanationContract(Contract):
         clock.advance(HOUR_MS)
         cause = only(explain())
         assert (cause.name, cause.standing, cause.remedy) == ("kind-paused", "stuck", ("queue", "resume", "research"))
-        assert "unclaimed-runs" not in named(store), "another worker would not help"
+        assert named(store) == {"unclaimed-runs": ("r1",)}
+        stuck = store.maintenance.diagnose(integrity=False).stuck
+        assert stuck is not None
+        assert stuck.due_runs == (("r1", "kind-paused"),)
         store.queue.resume("research")
         assert only(explain()).name == "unclaimed"
         assert named(store)["unclaimed-runs"] == ("r1",)

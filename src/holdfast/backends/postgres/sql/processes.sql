@@ -161,20 +161,14 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY process_id
 
--- name: oldest_due_run
--- Differs: first_claimable calls a function, which a role that may only read tables has no right to.
-SELECT
+-- name: oldest_due_runs
+-- Differs: first_claimable calls a function, which a role that may only read tables has no right to. A recursive query
+-- that looks up each version would not run on a cluster that spreads processes over its nodes.
+SELECT DISTINCT ON (run_kind, run_version)
     process_id, claimable_at_ms
 FROM {schema}.processes
 WHERE claimable_at_ms <= $1::bigint
-    AND NOT EXISTS (
-        SELECT
-        FROM {schema}.limits AS declared
-        WHERE declared.kind = processes.run_kind
-            AND declared.paused > 0
-    )
-ORDER BY claimable_at_ms, process_id
-LIMIT 1
+ORDER BY run_kind, run_version, claimable_at_ms, process_id
 
 -- name: run_limits
 SELECT

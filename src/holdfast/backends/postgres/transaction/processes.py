@@ -67,9 +67,9 @@ class Processes(Queue):
         found = await self._values("first_claimable", *kinds_of(kinds), list(closed))
         return None if not found else (found[0][0], found[0][1])
 
-    async def oldest_due_run(self, now_ms: int) -> tuple[str, int] | None:
-        found = await self._values("oldest_due_run", now_ms)
-        return None if not found else (found[0][0], found[0][1])
+    async def oldest_due_runs(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
+        found = sorted((at_ms, process_id) for process_id, at_ms in await self._values("oldest_due_runs", now_ms))
+        return [(process_id, at_ms) for at_ms, process_id in found[:limit]]
 
     async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:
         await self._run("put_off_run", process_id, claimable_at_ms)

@@ -121,6 +121,17 @@ WHERE claimable_at_ms IS NOT NULL
 ORDER BY claimable_at_ms, process_id
 LIMIT 1
 
+-- Differs: one look-up for each version by the transaction, in place of a recursive query.
+-- name: oldest_due_run
+SELECT process_id, claimable_at_ms
+FROM processes
+WHERE claimable_at_ms IS NOT NULL
+    AND run_kind = ?1
+    AND run_version = ?2
+    AND claimable_at_ms <= ?3
+ORDER BY claimable_at_ms, process_id
+LIMIT 1
+
 -- name: run_limits
 SELECT
     declared.kind, declared.at_once, count(lease.resource), min(lease.expires_at_ms)

@@ -59,9 +59,13 @@ class Processes(Queue):
         ]
         return None if not found else min(found)[::-1]
 
-    async def oldest_due_run(self, now_ms: int) -> tuple[str, int] | None:
-        found = await self.first_claimable(None)
-        return None if found is None or found[1] > now_ms else found
+    async def oldest_due_runs(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
+        found = [
+            (at_ms, process_id)
+            for place in self._run_versions(None)
+            for process_id, at_ms in self._values("oldest_due_run", (*place, now_ms))
+        ]
+        return [(process_id, at_ms) for at_ms, process_id in sorted(found)[:limit]]
 
     async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:
         self._found_process = None
