@@ -313,6 +313,16 @@ def test_an_unknown_id_and_a_session_without_work_have_an_answer(on: Any, store:
     assert on("why", "quiet").out == "session quiet: idle\n  no-work  nothing waits in its queue\n"
 
 
+def test_a_deleted_session_is_called_deleted(on: Any, store: holdfast.BlockingStore) -> None:
+    store.sessions.create("chat")
+    store.sessions.create("chat-2")
+    store.sessions.delete("chat")
+    said = on("why", "chat")
+    assert (said.code, "session 'chat' was deleted" in said.err, "did you mean" in said.err) == (1, True, False)
+    missing_signal(store, "chat")
+    assert on("why", "chat").out.startswith("process chat: waits"), "a process of its id is there"
+
+
 def test_the_remedy_of_a_missing_signal_mentions_its_payload(on: Any, store: holdfast.BlockingStore) -> None:
     missing_signal(store, "r1")
     shown = on("why", "r1").out

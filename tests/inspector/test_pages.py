@@ -973,3 +973,11 @@ def test_a_store_that_was_given_open_stays_open() -> None:
             return [len(await store.sessions.list()), len(source.named)]
 
     assert asyncio.run(answers()) == [1, 0]
+
+
+def test_why_calls_a_deleted_session_deleted(client: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("gone")
+        store.sessions.delete("gone")
+    answer = client.get("/why", params={"id": "gone"})
+    assert "session &#39;gone&#39; was deleted" in answer.text

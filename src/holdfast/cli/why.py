@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import holdfast
 from holdfast.cli.commands import Command, argument
@@ -21,9 +21,22 @@ ALONE = frozenset({"why"})
 
 def why(call: Call) -> int:
     """Explain one subject, found by its id."""
+    deleted: holdfast.SessionDeleted | None = None
+    found: list[holdfast.maintenance.Explanation] = []
     with call.store() as store:
-        asked = store.maintenance.explain_session, store.maintenance.explain_process, store.maintenance.explain_schedule
-        found = [one for one in (_explanation(explain, call.options.id) for explain in asked) if one is not None]
+        for explain in (
+            store.maintenance.explain_session,
+            store.maintenance.explain_process,
+            store.maintenance.explain_schedule,
+        ):
+            try:
+                found.append(explain(call.options.id))
+            except holdfast.SessionDeleted as error:
+                deleted = error
+            except holdfast.NotFound:
+                continue
+    if not found and deleted is not None:
+        raise deleted
     if not found:
         unknown = f"there is no session, process or schedule {call.options.id!r}: see holdfast sessions list"
         raise Refused(with_suggestions(unknown, similar(call, "any", call.options.id)))
@@ -36,15 +49,6 @@ def why(call: Call) -> int:
         for cause in one.causes:
             _show(call, cause, one.explained_at_ms)
     return 0 if ok else 1
-
-
-def _explanation(
-    explain: Callable[[str], holdfast.maintenance.Explanation], id: str
-) -> holdfast.maintenance.Explanation | None:
-    try:
-        return explain(id)
-    except (holdfast.NotFound, holdfast.SessionDeleted):
-        return None
 
 
 def _show(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> None:

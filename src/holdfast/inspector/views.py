@@ -326,15 +326,20 @@ async def why(store: holdfast.Store, query: Query) -> View:
 
 
 async def _explained(store: holdfast.Store, id: str) -> list[holdfast.maintenance.Explanation]:
-    """Return the explanations of the session, the process and the schedule of an id."""
+    """Return the explanations of the session, the process and the schedule of an id. Raises SessionDeleted."""
     found: list[holdfast.maintenance.Explanation] = []
+    deleted: holdfast.SessionDeleted | None = None
     explain = store.maintenance
     for one in (explain.explain_session, explain.explain_process, explain.explain_schedule):
         if id.strip():
             try:
                 found.append(await one(id))
-            except (holdfast.NotFound, holdfast.SessionDeleted):
+            except holdfast.SessionDeleted as error:
+                deleted = error
+            except holdfast.NotFound:
                 continue
+    if deleted is not None and not found:
+        raise deleted
     return found
 
 
