@@ -77,16 +77,12 @@ def _of_id(view: Callable[..., Awaitable[views.View]], *, with_query: bool = Tru
     return found
 
 
-async def _node(store: holdfast.Store, query: views.Query) -> views.View:
-    return await views.node(store, query.get("id", ""), query.get("node", ""))
-
-
 PAGES: dict[str, View] = {
     "/": views.overview,
     "/sessions": views.sessions,
     "/session": _of_id(views.session),
     "/tree": _of_id(views.tree),
-    "/node": _node,
+    "/node": _of_id(views.node),
     "/processes": views.processes,
     "/process": _of_id(views.process, with_query=False),
     "/queue": views.queue,
@@ -276,9 +272,9 @@ class Pages:
 
     async def payload(self, request: Request) -> Response:
         """Answer with the payload of a node, to save: JSON, or bytes as they are."""
-        session_id, id = (request.query_params.get(name, "") for name in ("id", "node"))
+        query = request.query_params
         try:
-            found = await (await self._source.store()).sessions.handle(session_id).load_node(id)
+            found = await views.node_of((await self._source.store()).sessions.handle(query.get("id", "")), query)
         except holdfast.HoldfastError as error:
             return PlainTextResponse(str(error), _status_of(error))
         if found is None:

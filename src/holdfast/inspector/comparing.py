@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import holdfast
 from holdfast.cli.terminal import clipped
-from holdfast.inspector.conversation import MOST_LINES, changes, entry_of, pretty
+from holdfast.inspector.conversation import MOST_LINES, Entry, changes, entry_of, entry_of_message, pretty
+from holdfast.inspector.threads import Thread, thread_of
 
 NODES = 200
 """Nodes of a conversation or a tree that one page shows, the newest."""
@@ -21,11 +22,12 @@ Changes = list[tuple[str, list[str]]]
 
 
 class Conversation(NamedTuple):
-    """A view of a session, the newest nodes of its path, and whether there are older ones."""
+    """A view of a session, the newest nodes of its path, and whether there are older ones; of a thread its messages."""
 
     view: holdfast.sessions.SessionView
     nodes: Sequence[holdfast.Node]
     is_cut: bool
+    thread: Thread | None
 
 
 async def newest_nodes(handle: holdfast.Session, at: int | None) -> Conversation | None:
@@ -39,14 +41,17 @@ async def newest_nodes(handle: holdfast.Session, at: int | None) -> Conversation
     if view is None:
         return None
     part = nodes = list(view.graph.nodes)
+    thread = thread_of(view)
+    if thread is not None and thread.messages:
+        return Conversation(view, nodes, is_cut=False, thread=thread)  # its nodes are not what a page shows
     while len(part) == wanted and part[0].parent is not None:
         if len(nodes) >= NODES or sum(_size(node.payload) for node in nodes) > LARGE_PAGE:
-            return Conversation(view, nodes, is_cut=True)
+            return Conversation(view, nodes, is_cut=True, thread=thread)
         wanted = min(2 * wanted, NODES - len(nodes))
         older = await handle.load(holdfast.sessions.ActivePath(part[0].parent, wanted), at=view.revision)
         part = [] if older is None else list(older.graph.nodes)
         nodes = [*part, *nodes]
-    return Conversation(view, nodes, is_cut=False)
+    return Conversation(view, nodes, is_cut=False, thread=thread)
 
 
 def _size(payload: object) -> int:
@@ -55,18 +60,30 @@ def _size(payload: object) -> int:
 
 async def compared(handle: holdfast.Session, now: Conversation, since: int) -> Changes | None:
     """Return how conversation, state and checkpoint differ from a revision, None if that one is gone or never was."""
-    before = None
+    before, thread = None, now.thread
     if since > 0:
+        scope = holdfast.sessions.ActivePath(last=0 if thread is None else 1)
         try:
-            before = await handle.load(holdfast.sessions.ActivePath(last=0), at=since)
+            before = await handle.load(scope, at=since)
         except holdfast.NotFound:
             return None  # it was pruned, or is still to come
-    said = await _said(handle, now, before)
+    earlier = None if thread is None else thread_of(before)
+    said = await _said(handle, now, before) if thread is None else _said_in(thread, earlier)
     return [
         *([("conversation", said)] if said else []),
-        *changes({} if before is None else {"session": _state(before)}, {"session": _state(now.view)}),
-        *changes(_checkpoint(before), _checkpoint(now.view)),
+        *changes(_session(before, is_said=bool(said)), _session(now.view, is_said=bool(said))),
+        *changes(state_of(before, earlier), state_of(now.view, thread)),
     ]
+
+
+def _said_in(now: Thread, before: Thread | None) -> list[str]:
+    """Return the messages of a thread that came and went, one a line."""
+    earlier = [] if before is None else before.messages
+    pairs = enumerate(zip(earlier, now.messages, strict=False))
+    first = next((at for at, (old, new) in pairs if old != new), min(len(earlier), len(now.messages)))
+    sides = (("-", earlier[first:]), ("+", now.messages[first:]))
+    lines = [_line(sign, entry_of_message(one, at)) for sign, side in sides for at, one in enumerate(side)]
+    return lines[-MOST_LINES:]
 
 
 async def _said(handle: holdfast.Session, now: Conversation, before: holdfast.sessions.SessionView | None) -> list[str]:
@@ -85,20 +102,24 @@ async def _said(handle: holdfast.Session, now: Conversation, before: holdfast.se
 
 
 def _lines(sign: str, nodes: Iterable[holdfast.Node]) -> list[str]:
-    entries = [entry_of(node) for node in nodes]
-    return [f"{sign}{one.role}: {clipped(' '.join(one.text.split()), MOST_SAID)}" for one in entries]
+    return [_line(sign, entry_of(node)) for node in nodes]
 
 
-def _state(view: holdfast.sessions.SessionView) -> dict[str, object]:
-    """Return the state of a session beside its checkpoint."""
-    return {
-        "leaf": view.graph.leaf,
-        "nodes": view.node_count,
-        "config": view.config,
-        "frame": view.current_frame_id,
-        "frames": [one.frame_id for one in view.frames],
-    }
+def _line(sign: str, entry: Entry) -> str:
+    return f"{sign}{entry.role}: {clipped(' '.join(entry.text.split()), MOST_SAID)}"
 
 
-def _checkpoint(view: holdfast.sessions.SessionView | None) -> dict[str, Any]:
+def _session(view: holdfast.sessions.SessionView | None, *, is_said: bool) -> dict[str, object]:
+    """Return the state of a session beside its checkpoint, its place only if no message tells that it moved."""
+    if view is None:
+        return {}
+    place: dict[str, object] = {} if is_said else {"leaf": view.graph.leaf, "nodes": view.node_count}
+    frames = [one.frame_id for one in view.frames]
+    return {"session": {**place, "config": view.config, "frame": view.current_frame_id, "frames": frames}}
+
+
+def state_of(view: holdfast.sessions.SessionView | None, thread: Thread | None) -> dict[str, Any]:
+    """Return the components of a checkpoint, of a thread the values but its messages."""
+    if thread is not None:
+        return {name: value for name, value in thread.values.items() if name != thread.channel}
     return {} if view is None or view.checkpoint is None else dict(view.checkpoint.components())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -13,6 +13,7 @@ import holdfast
 from holdfast.cli.renderers.parts import MOST_PARTS, compact, text_of
 from holdfast.cli.rendering import RENDERERS
 from holdfast.cli.terminal import clipped
+from holdfast.inspector.threads import Message, as_message
 
 MOST_TEXT = 4_000
 """Characters of a message that a page shows. The rest is on a page of its own."""
@@ -64,6 +65,8 @@ class Entry(NamedTuple):
     payload: str
     is_payload_cut: bool
     at_ms: int | None
+    message: int | None = None
+    """Its place in a thread, None for a node."""
 
 
 class Block(NamedTuple):
@@ -76,8 +79,19 @@ class Block(NamedTuple):
 
 def blocks_of(nodes: Iterable[holdfast.Node]) -> list[Block]:
     """Return nodes as blocks, in their order."""
+    return together(entry for node in nodes for entry in _entries(node))
+
+
+def blocks_of_thread(messages: Sequence[Message], most: int) -> list[Block]:
+    """Return the last messages of a thread as blocks, in their order."""
+    first = max(0, len(messages) - most)
+    return together(entry_of_message(one, first + at) for at, one in enumerate(messages[first:]))
+
+
+def together(entries: Iterable[Entry]) -> list[Block]:
+    """Return entries as blocks, in their order."""
     blocks: list[Block] = []
-    for entry in (entry for node in nodes for entry in _entries(node)):
+    for entry in entries:
         is_tool = entry.role in OF_TOOLS
         if is_tool and blocks and blocks[-1].tools:
             blocks[-1].entries.append(entry)
@@ -111,6 +125,15 @@ def entry_of(node: holdfast.Node) -> Entry:
     )
 
 
+def entry_of_message(message: Message, number: int) -> Entry:
+    """Return a message of a thread as it is shown."""
+    entry = entry_of(holdfast.Node(str(message.get("id") or number), kind="message", payload=as_message(message)))
+    payload = pretty(message)
+    return entry._replace(
+        payload=payload[:MOST_TEXT], is_payload_cut=len(payload) > MOST_TEXT, at_ms=None, message=number
+    )
+
+
 def _message(node: holdfast.Node) -> tuple[str, str]:
     renderer = RENDERERS.get(node.kind)
     line = None if renderer is None else renderer(node.payload)
@@ -139,12 +162,12 @@ def _spoken(kind: str, line: str) -> tuple[str, str]:
     role = SPEAKERS.get(speaker, speaker)
     if mark and role in ROLES:
         return role, said
-    word = line.partition(" ")[0]
+    word, _, rest = line.partition(" ")
     if word in ROLES:
-        return word, line
+        return word, rest.removeprefix("of ")
     if mark and kind == "adk.event":  # the name of an agent
         of_tool = OF_TOOL.match(said)
-        return ("assistant" if of_tool is None else of_tool[1]), said
+        return ("assistant", said) if of_tool is None else (of_tool[1], said.partition(" ")[2].removeprefix("of "))
     if mark and kind == "langgraph.write":  # the name of a channel
         inner = _spoken("", said)
         return inner if inner[0] in ROLES else (kind, line)

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import holdfast
-from holdfast.inspector.conversation import entry_of
+from holdfast.inspector.conversation import entry_of, entry_of_message
+from holdfast.inspector.threads import thread_of
 
 PAGE = 50
 SEARCHED = 5_000
@@ -213,4 +214,9 @@ async def _is_said(store: holdfast.Store, session_id: str, wanted: str) -> bool:
         view = await store.sessions.handle(session_id).load(scope)
     except (holdfast.SessionDeleted, holdfast.errors.Corrupt):
         return False  # it was deleted meanwhile, or its own page says what is wrong
-    return view is not None and any(wanted in entry_of(node).text.casefold() for node in view.graph.nodes)
+    if view is None:
+        return False
+    thread = thread_of(view)
+    messages = [] if thread is None else thread.messages[-SAID_NODES:]
+    entries = [*map(entry_of, view.graph.nodes), *(entry_of_message(one, 0) for one in messages)]
+    return any(wanted in one.text.casefold() for one in entries)

@@ -10,8 +10,8 @@ from holdfast.cli.drawing import Drawn, draw
 from holdfast.cli.ids import beginnings, likely
 from holdfast.cli.terminal import gist
 from holdfast.inspector.activity_sampler import ActivitySampler
-from holdfast.inspector.comparing import NODES, compared, newest_nodes
-from holdfast.inspector.conversation import MOST_TEXT, ROLES, Entry, blocks_of, entry_of, pretty
+from holdfast.inspector.comparing import NODES, Conversation, compared, newest_nodes, state_of
+from holdfast.inspector.conversation import MOST_TEXT, ROLES, Entry, blocks_of, blocks_of_thread, entry_of, pretty
 from holdfast.inspector.searching import (
     ACTIVE_MS,
     SAID_NODES,
@@ -22,6 +22,7 @@ from holdfast.inspector.searching import (
     searched_sessions,
     stuck_sessions,
 )
+from holdfast.inspector.threads import thread_of
 from holdfast.run_chains import next_in_chain
 from holdfast.worker.facts import child_facts, children_in, facts_of
 from holdfast.worker.successors import newest_run
@@ -114,7 +115,7 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
     handle = store.sessions.handle(session_id)
     at = _whole(query.get("at"))
     found = await newest_nodes(handle, at)
-    view, nodes = (None, ()) if found is None else (found.view, found.nodes)
+    view = None if found is None else found.view
     meta = await handle.meta()
     try:
         why = await store.maintenance.explain_session(session_id)
@@ -136,9 +137,7 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
             "meta": meta,
             "view": view,
             "at": at,
-            "blocks": blocks_of(nodes),
-            "count": len(nodes),
-            "is_cut": found is not None and found.is_cut,
+            **_conversation(found),
             "roles": ROLES,
             "attachments": attachments,
             "parent": _parent(meta),
@@ -150,19 +149,31 @@ async def session(store: holdfast.Store, session_id: str, query: Query) -> View:
             "children": children,
             "since": since,
             "changes": [] if found is None else await compared(handle, found, since),
-            "components": {} if view is None or view.checkpoint is None else _components(view.checkpoint),
+            "components": {} if found is None else _components(state_of(view, found.thread)),
             "now_ms": await store.now_ms(),
         },
     )
 
 
+def _conversation(found: Conversation | None) -> Facts:
+    """Return the blocks of a conversation, the messages of a thread or nodes, and a note if there are older ones."""
+    if found is None:
+        return {"blocks": [], "cut_note": ""}
+    messages = [] if found.thread is None else found.thread.messages
+    if messages:
+        note = f"The last {NODES} of {len(messages)} messages." if len(messages) > NODES else ""
+        return {"blocks": blocks_of_thread(messages, NODES), "cut_note": note}
+    note = f"The last {len(found.nodes)} nodes of this branch; the session has {found.view.node_count}."
+    return {"blocks": blocks_of(found.nodes), "cut_note": note if found.is_cut else ""}
+
+
+def _components(state: Facts) -> dict[str, str]:
+    return {name: pretty(value)[:MOST_TEXT] for name, value in state.items()}
+
+
 def _parent(meta: holdfast.sessions.SessionMeta | None) -> str | None:
     relation = None if meta is None else meta.relation
     return relation.parent_session_id if isinstance(relation, holdfast.sessions.Child) else None
-
-
-def _components(checkpoint: holdfast.Checkpoint) -> dict[str, str]:
-    return {name: pretty(value)[:MOST_TEXT] for name, value in checkpoint.components().items()}
 
 
 async def tree(store: holdfast.Store, session_id: str, query: Query) -> View:
@@ -222,19 +233,33 @@ async def _forks(store: holdfast.Store, session_id: str) -> dict[str, list[str]]
     return found
 
 
-async def node(store: holdfast.Store, session_id: str, node_id: str) -> View:
-    """Show the payload of one node, as much of it as a browser lays out in a moment."""
-    found = await store.sessions.handle(session_id).load_node(node_id)
+async def node(store: holdfast.Store, session_id: str, query: Query) -> View:
+    """Show the payload of one node, as much of it as a browser lays out in a moment, or of a message of a thread."""
+    found = await node_of(store.sessions.handle(session_id), query)
     if found is None:
-        raise Missing(node_id)
+        raise Missing(query.get("node") or query.get("message", ""))
     payload = pretty(found.payload)
     facts = {
         "session_id": session_id,
         "node": found,
         "payload": payload[:MOST_PAYLOAD],
         "is_cut": len(payload) > MOST_PAYLOAD or isinstance(found.payload, bytes),
+        "number": query.get("message"),
+        "at": query.get("at"),
     }
-    return View("node.html", node_id, facts)
+    return View("node.html", found.id, facts)
+
+
+async def node_of(handle: holdfast.Session, query: Query) -> holdfast.Node | None:
+    """Return a node, or a message of a thread at a revision in the form of one; None if there is none."""
+    number = _whole(query.get("message"))
+    if number is None:
+        return await handle.load_node(query.get("node", ""))
+    thread = thread_of(await handle.load(holdfast.sessions.ActivePath(last=1), at=_whole(query.get("at"))))
+    if thread is None or number >= len(thread.messages):
+        return None
+    message = thread.messages[number]
+    return holdfast.Node(str(message.get("id") or number), kind="message", payload=message)
 
 
 async def processes(store: holdfast.Store, query: Query) -> View:

@@ -41,18 +41,28 @@ def item(payload: Any) -> str | None:
     return compact(fields["value"]) if isinstance(fields.get("value"), dict) else None
 
 
-def _value(kind: object, data: bytes) -> str:
+def opened(kind: object, data: bytes) -> Any:
+    """Return a serialised value with the fields of each object in its place, the bytes themselves if that fails."""
     import msgspec
 
     if kind == "null":
-        return "null"
+        return None
     try:
         if kind == "msgpack":
-            return _shown(msgspec.msgpack.decode(data, ext_hook=_opened))
+            value = msgspec.msgpack.decode(data, ext_hook=_opened)
+            msgspec.json.encode(value)
+            return value
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError):
         # Damaged, or a value that JSON has no form for, such as a dict with tuples as keys.
         pass
-    return f"{len(data)} bytes"
+    return data
+
+
+def _value(kind: object, data: bytes) -> str:
+    value = opened(kind, data)
+    if kind == "null":
+        return "null"
+    return f"{len(data)} bytes" if value is data else _shown(value)
 
 
 def _opened(_: int, data: memoryview) -> Any:
@@ -70,14 +80,15 @@ def _opened(_: int, data: memoryview) -> Any:
 
 def _shown(value: Any) -> str:
     parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
-    if parts and all(map(_is_message, parts)):
+    if parts and all(map(is_message, parts)):
         return " | ".join(map(_message, parts[:MOST_PARTS]))
-    if _is_message(value):
+    if is_message(value):
         return _message(cast("dict[str, Any]", value))
     return compact(value)
 
 
-def _is_message(value: Any) -> bool:
+def is_message(value: Any) -> bool:
+    """Return True for the fields of a message."""
     return isinstance(value, dict) and "content" in value and isinstance(value.get("type"), str)  # pyright: ignore[reportUnknownMemberType]
 
 
