@@ -205,7 +205,7 @@ def test_destructive_commands_are_refused_without_a_terminal_and_without_yes(
     said = run(*(named.get(one, one) for one in arguments), "--url", file)
     assert (said.code, said.err) == (
         2,
-        "holdfast: error: this removes something and there is no terminal to ask on: add --yes\n",
+        "holdfast: error: this command asks first, and there is no terminal to ask on: add --yes\n",
     )
     with holdfast.open_blocking(file) as store:
         assert store.maintenance.stats() == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -284,6 +285,44 @@ def test_remedies_ask_first_and_report_what_they_did(on: Any, store: holdfast.Bl
     store.leases.claim(OnSession("chat 42"), owner_id="w1")
     said = on("leases", "release", "--session", "chat 42", "--yes", "--json").json
     assert said["owner_id"] == "w1"
+
+
+def test_a_remedy_for_what_is_not_there_says_so(on: Any, store: holdfast.BlockingStore) -> None:
+    store.sessions.create("chat-42")
+    store.processes.start("research", id="research-1")
+    said = on("leases", "release", "--session", "chat-43", "--yes")
+    assert (said.code, said.err) == (
+        1,
+        "holdfast: error: unknown session 'chat-43': see holdfast sessions list: did you mean 'chat-42'?\n",
+    )
+    said = on("leases", "release", "--process", "research-2", "--yes")
+    assert (said.code, "unknown process 'research-2'" in said.err) == (1, True)
+    said = on("triggers", "redeliver", "research-1", "--yes")
+    assert (said.code, "no trigger started process 'research-1'" in said.err) == (1, True)
+    said = on("triggers", "redeliver", "research-2", "--yes")
+    assert (said.code, "unknown process 'research-2'" in said.err) == (1, True)
+
+
+FAILING = """
+import holdfast
+worker = holdfast.Worker("agent.db")
+@worker.job("send", retry=holdfast.Retry(1))
+def send(job):
+    raise RuntimeError(job.payload)
+"""
+
+
+def test_the_error_of_a_handler_does_not_control_the_terminal(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "a_failing_program.py").write_text(FAILING)
+    with holdfast.open_blocking("agent.db") as store:
+        store.sessions.create("chat").enqueue("the model said \x1b]0;hi\x07 \x9b31m", kind="send")
+    said = run("worker", "a_failing_program:worker", "--until-idle")
+    assert "RuntimeError: the model said \\x1b]0;hi\\x07 \\x9b31m" in said.err
+    assert [one for one in said.err.replace("\n", "") if not one.isprintable()] == []
 
 
 def test_an_error_is_shown_with_its_end(on: Any, store: holdfast.BlockingStore) -> None:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import pytest
 from starlette.applications import Starlette
@@ -185,3 +193,27 @@ def test_an_inspector_without_token_and_hook_is_refused(url: str) -> None:
     for wrong in ({}, {"token": "t", "authenticate": lambda _: True}, {"token": "t", "hosts": None}):
         with pytest.raises(holdfast.InvalidRequest):
             inspector(url, **wrong)  # type: ignore[arg-type]
+
+
+def test_the_server_prints_each_remedy_with_its_time(tmp_path: Path) -> None:
+    url = str(tmp_path / "agent.db")
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("chat \x1b[31m").enqueue("hi")
+        claim = store.queue.claim("chat \x1b[31m", owner_id="w1")
+        assert claim is not None
+        batch_id = claim.batches[0].batch_id
+    command = [sys.executable, "-m", "holdfast", "ui", "--port", "0", "--allow-writes", "--url", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        base, _, token = program.stdout.readline().strip().partition("/?token=")
+        words = json.dumps(["queue", "release", "chat \x1b[31m", batch_id])
+        headers = {"authorization": f"Bearer {token}", "origin": base}
+        request = Request(f"{base}/remedy", urlencode({"words": words}).encode(), headers)
+        with urlopen(request) as answer:
+            assert answer.url.endswith("/?done=yes")
+        program.send_signal(signal.SIGINT)
+        _, said = program.communicate()
+    line = said.splitlines()[1]
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ the claim on batch .* was released", line)
+    assert batch_id in line
+    assert line.isprintable()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import holdfast
+from holdfast.cli import processes
 from holdfast.cli.commands import YES, Command, argument
 from holdfast.cli.running import Call, Misused, Refused
+from holdfast.cli.sessions import require_session
 from holdfast.cli.terminal import moment
 
 
@@ -18,6 +20,10 @@ def release(call: Call) -> int:
     with call.store() as store:
         holder = store.leases.holder(resource)
         if holder is None:
+            if given.session:
+                require_session(store, given.session)
+            else:
+                processes.require(store, given.process)
             raise Refused(f"no lease on {named} is held")
         until = moment(holder.expires_at_ms)
         call.confirm(f"End the lease of {holder.owner_id!r} on {named}, which lasts until {until}?")

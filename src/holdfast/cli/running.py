@@ -97,7 +97,7 @@ class Call:
         if self.options.yes:
             return
         if not self.terminal.can_ask():
-            raise Misused("this removes something and there is no terminal to ask on: add --yes")
+            raise Misused("this command asks first, and there is no terminal to ask on: add --yes")
         if not self.terminal.ask(question):
             raise Refused("nothing was done")
 

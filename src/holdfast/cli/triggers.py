@@ -123,7 +123,14 @@ def redeliver(call: Call) -> int:
     """Start the process of a delivery."""
     with call.store() as store:
         call.confirm(f"Start process {call.options.process!r}?")
-        process = store.triggers.redeliver(call.options.process)
+        try:
+            process = store.triggers.redeliver(call.options.process)
+        except holdfast.UnknownProcess:
+            if store.processes.get(call.options.process) is None:
+                raise
+            raise Refused(
+                f"no trigger started process {call.options.process!r}: see holdfast triggers list --undelivered"
+            ) from None
     if call.options.json:
         call.terminal.json(process)
     else:

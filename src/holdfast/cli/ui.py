@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 PORT = 8321
+REMEDIES = "holdfast.remedy"
+"""The logger of remedies: what a page carries out is printed."""
 
 
 def ui(call: Call) -> int:
@@ -19,6 +21,7 @@ def ui(call: Call) -> int:
     import contextlib
     import secrets
 
+    from holdfast.cli.worker import shown_warnings  # loads `logging`
     from holdfast.extras import needing
 
     with needing("ui", field="ui", purpose="the inspector"):
@@ -58,7 +61,8 @@ def ui(call: Call) -> int:
                 app.state.end_streams()
                 super().handle_exit(sig, frame)
 
-        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the usual way to leave
+        # Ctrl-C is the usual way to leave.
+        with contextlib.suppress(KeyboardInterrupt), shown_warnings(call.terminal, REMEDIES, dated=True):
             Server(config).run(sockets=[listening])
     return 0
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import holdfast
 from holdfast.cli.commands import Command, argument, whole
 from holdfast.cli.running import Call, Misused, Refused
-from holdfast.cli.terminal import Terminal, shown
+from holdfast.cli.terminal import Terminal, moment, shown
 
 LOGGER = "holdfast.worker"
 
@@ -28,7 +28,8 @@ def worker(call: Call) -> int:
 
         return reloading.run(call.options.worker, call.terminal.note)
     found = worker_at(call.options.worker)
-    found.on_failure(lambda failure: call.terminal.note(f"{shown(str(failure))}\n{failure.trace()}"))
+    # The text of an error may come from a model or a tool: it must not control the terminal.
+    found.on_failure(lambda failure: call.terminal.traceback(f"{failure}\n{failure.trace()}"))
     found.on_start(
         lambda: call.terminal.note(f"{found!r} is running; Ctrl-C or SIGTERM lets running calls finish"),
     )
@@ -63,10 +64,10 @@ def _metrics(call: Call, found: holdfast.Worker) -> Generator[None]:
 
 
 @contextmanager
-def shown_warnings(terminal: Terminal) -> Generator[None]:
-    """Print the warnings of the worker while the block runs."""
-    printing = _Printing(terminal)
-    logger = logging.getLogger(LOGGER)
+def shown_warnings(terminal: Terminal, name: str = LOGGER, *, dated: bool = False) -> Generator[None]:
+    """Print the warnings of a logger while the block runs, by default those of the worker, also with their time."""
+    printing = _Printing(terminal, dated=dated)
+    logger = logging.getLogger(name)
     logger.addHandler(printing)
     try:
         yield
@@ -75,12 +76,14 @@ def shown_warnings(terminal: Terminal) -> Generator[None]:
 
 
 class _Printing(logging.Handler):
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: Terminal, *, dated: bool) -> None:
         super().__init__(logging.WARNING)
         self._terminal = terminal
+        self._dated = dated
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._terminal.note(f"warning: {shown(record.getMessage())}")
+        prefix = moment(int(record.created * 1000)) if self._dated else "warning:"
+        self._terminal.note(f"{prefix} {shown(record.getMessage())}")
 
 
 # Finding the worker.
