@@ -2,6 +2,7 @@
 
 from holdfast.testing.contract.explanations import ExplanationContract
 from holdfast.testing.contract.process_explanations import ProcessExplanationContract
+from holdfast.testing.contract.stuck_work import StuckWorkContract
 
 
 class TestExplanations(ExplanationContract):
@@ -9,4 +10,8 @@ class TestExplanations(ExplanationContract):
 
 
 class TestProcessExplanations(ProcessExplanationContract):
+    pass
+
+
+class TestStuckWork(StuckWorkContract):
     pass

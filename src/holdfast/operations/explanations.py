@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.errors import UnknownProcess, UnknownSchedule
 from holdfast.limit_rows import LimitState
@@ -38,7 +38,10 @@ async def explain_session(tx: Transaction, session_id: str, live: Sequence[Worke
     lease = await tx.find_lease("session", str(key))
     dead = await tx.list_dead(key, None, after=0, limit=NAMED)
     running = await tx.list_processes(ProcessFilter(NAMED, status="running", originator_session_id=session_id))
-    owners = [row.claim_owner for row in front] + [None if lease is None else lease.owner_id]
+    states = await _states(tx, front) if obstacles.any_limits else {}
+    taken = await _taken(tx, states)
+    owners = [row.claim_owner for row in (*front, *(one.batch for one in taken.values()))]
+    owners.append(None if lease is None else lease.owner_id)
     live = await live_workers(tx) if live is None else live
     workers = await _workers(tx, live, owners)
     return rules.explain_session(
@@ -50,7 +53,8 @@ async def explain_session(tx: Transaction, session_id: str, live: Sequence[Worke
             batches=front,
             has_more=len(batches) > FRONT,
             dead=tuple(dead),
-            states=await _states(tx, front) if obstacles.any_limits else {},
+            states=states,
+            taken=taken,
             undelivered=await _undelivered(tx, session_id),
             processes=tuple([await _explain_process(tx, row, live) for row in running]),
             workers=workers,
@@ -65,6 +69,23 @@ async def _states(tx: Transaction, front: Iterable[BatchRow]) -> dict[tuple[str,
         if state is not None:
             states[kind, limit_key] = state
     return states
+
+
+async def _taken(
+    tx: Transaction, states: Mapping[tuple[str, str | None], LimitState]
+) -> dict[tuple[str, str | None], rules.Taken]:
+    """Return for each limit that is reached the claim that ends first."""
+    found: dict[tuple[str, str | None], rules.Taken] = {}
+    for (kind, limit_key), state in states.items():
+        answer = limit_rules.admission(state, limit_key)
+        if state.limit.paused or answer not in {"closed", "full"}:
+            continue
+        slot = await tx.first_slot(kind, limit_key if answer == "full" else None, tx.now_ms)
+        rows = [] if slot is None else await tx.find_claimed(slot.session_key, slot.claim_id)
+        ids = await tx.session_ids([rows[0].session_key]) if rows else {}
+        if rows and rows[0].session_key in ids:  # pragma: no branch - verify names a slot without its claim
+            found[kind, limit_key] = rules.Taken(ids[rows[0].session_key], rows[0])
+    return found
 
 
 async def _undelivered(tx: Transaction, session_id: str) -> tuple[DeliveryRow, ...]:

@@ -74,6 +74,10 @@ class LimitTables(Protocol):
         """Return the slots of claims in a session, expired or not."""
         ...
 
+    async def first_slot(self, kind: str, limit_key: str | None, now_ms: int) -> SlotRow | None:
+        """Return the live slot of a kind that ends first, then the least by session and claim; of one key or of all."""
+        ...
+
     async def list_paused(self, *, after: int, limit: int) -> list[tuple[int, str]]:
         """Return paused sessions, (key, id) by key, greater than `after`."""
         ...

@@ -35,8 +35,18 @@ class Workers(msgspec.Struct, frozen=True):
         return [one for one in self.live if kind in one.kinds]
 
 
+class Taken(msgspec.Struct, frozen=True):
+    """The claim that holds a slot, by its first batch."""
+
+    session_id: str
+    batch: BatchRow
+
+
 class SessionFacts(msgspec.Struct, frozen=True):
-    """The facts about a session: its first unsettled `batches`, and the limits (`states`) of their kinds and keys."""
+    """The facts about a session: its first unsettled `batches`, and the limits (`states`) of their kinds and keys.
+
+    `taken` has for each limit that is reached the claim that ends first.
+    """
 
     session_id: str
     now_ms: int
@@ -46,6 +56,7 @@ class SessionFacts(msgspec.Struct, frozen=True):
     has_more: bool
     dead: tuple[BatchRow, ...]
     states: Mapping[tuple[str, str | None], LimitState]
+    taken: Mapping[tuple[str, str | None], Taken]
     undelivered: tuple[DeliveryRow, ...]
     processes: tuple[Explanation, ...]
     workers: Workers
@@ -198,17 +209,7 @@ def _waiting_for_worker(facts: SessionFacts, row: BatchRow) -> Cause:
             remedy=("queue", "resume", row.kind),
         )
     if state is not None and answer in ("closed", "full"):
-        most, of = (state.limit.at_once, "the kind") if answer == "closed" else (state.limit.per_key, "its key")
-        return Cause(
-            "limit-reached",
-            "waits",
-            f"kind {row.kind!r} has a limit of {most} claims at once for {of}, and all live",
-            row.batch_id,
-            since_ms,
-            next="the next claim that is settled or ends makes room",
-            next_at_ms=limits.admits_at_ms(state, answer),
-            remedy=("queue", "limit", row.kind),
-        )
+        return _limit_reached(facts, row, state, answer, since_ms)
     is_handled = bool(facts.workers.handle(row.kind))
     waiting = f"batch {row.batch_id!r} of kind {row.kind!r} waits for a free worker"
     return Cause(
@@ -220,6 +221,36 @@ def _waiting_for_worker(facts: SessionFacts, row: BatchRow) -> Cause:
         attempt=row.attempts or None,
         error=row.last_error,
         next="the next free worker claims it" if is_handled else None,
+    )
+
+
+def _limit_reached(
+    facts: SessionFacts, row: BatchRow, state: LimitState, answer: limits.Admission, since_ms: int
+) -> Cause:
+    """Explain a full limit, and name the claim that ends first: if its worker is dead, a release makes room."""
+    most, of = (state.limit.at_once, "the kind") if answer == "closed" else (state.limit.per_key, "its key")
+    problem = f"kind {row.kind!r} has a limit of {most} claims at once for {of}, and all live"
+    taken = facts.taken.get((row.kind, row.limit_key))
+    holder, is_dead = None, False
+    remedy: tuple[str, ...] = ("queue", "limit", row.kind)
+    if taken is not None:  # pragma: no branch - a damaged store may have a slot without its claim
+        claim = taken.batch
+        problem += f": the first ends on batch {claim.batch_id!r} of session {taken.session_id!r}"
+        since_held_ms, until_ms = claim.claimed_at_ms or 0, claim.claim_expires_at_ms or 0
+        holder = holder_of(facts.workers, claim.claim_owner or "", since_held_ms, until_ms, facts.now_ms)
+        is_dead = holder.is_alive is False
+        remedy = ("queue", "release", taken.session_id, claim.batch_id) if is_dead else remedy
+    ends_ms = limits.admits_at_ms(state, answer)
+    return Cause(
+        "limit-reached",
+        until(ends_ms or 0, facts.now_ms) if is_dead else "waits",
+        problem,
+        row.batch_id,
+        since_ms,
+        holder=holder,
+        next="the next claim that is settled or ends makes room",
+        next_at_ms=ends_ms,
+        remedy=remedy,
     )
 
 

@@ -71,6 +71,12 @@ class MemoryLimits:
     async def slots_of(self, session_key: int) -> list[SlotRow]:
         return list(self.tables.slots.scan(lambda row: row.session_key == session_key))
 
+    async def first_slot(self, kind: str, limit_key: str | None, now_ms: int) -> SlotRow | None:
+        found = self.tables.slots.scan(
+            lambda row: row.kind == kind and limit_key in {None, row.limit_key} and row.expires_at_ms > now_ms
+        )
+        return min(found, key=lambda row: (row.expires_at_ms, row.session_key, row.claim_id), default=None)
+
     async def list_paused(self, *, after: int, limit: int) -> list[tuple[int, str]]:
         found = self.tables.ready.scan(lambda row: row.paused > 0 and row.session_key > after)
         named = ((row.session_key, self.tables.sessions.get(row.session_key)) for row in found)

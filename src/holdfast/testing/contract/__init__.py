@@ -66,6 +66,7 @@ from holdfast.testing.contract.sessions import SessionContract
 from holdfast.testing.contract.shared_puts import SharedPutContract
 from holdfast.testing.contract.started_runs import StartedRunContract
 from holdfast.testing.contract.streams import StreamContract
+from holdfast.testing.contract.stuck_work import StuckWorkContract
 from holdfast.testing.contract.ticks import TickContract
 from holdfast.testing.contract.transactions import TransactionContract
 from holdfast.testing.contract.triggers import TriggerContract
@@ -138,6 +139,7 @@ __all__ = [
     "SharedPutContract",
     "StartedRunContract",
     "StreamContract",
+    "StuckWorkContract",
     "TickContract",
     "TransactionContract",
     "TriggerContract",

@@ -117,6 +117,15 @@ FROM {schema}.slots
 WHERE session_key = $1::bigint
 ORDER BY kind, limit_key, claim_id
 
+-- name: first_slot
+SELECT {slot_columns}
+FROM {schema}.slots
+WHERE kind = $1::text
+    AND ($2::text IS NULL OR limit_key = $2::text)
+    AND expires_at_ms > $3::bigint
+ORDER BY expires_at_ms, session_key, claim_id
+LIMIT 1
+
 -- name: list_paused
 SELECT
     session.session_key, session.session_id

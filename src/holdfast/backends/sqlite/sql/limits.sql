@@ -98,6 +98,16 @@ FROM slots
 WHERE session_key = ?1
 ORDER BY kind, limit_key, claim_id
 
+-- name: first_slot
+SELECT
+    kind, limit_key, session_key, claim_id, expires_at_ms
+FROM slots
+WHERE kind = ?1
+    AND (?2 IS NULL OR limit_key = ?2)
+    AND expires_at_ms > ?3
+ORDER BY expires_at_ms, session_key, claim_id
+LIMIT 1
+
 -- name: list_paused
 SELECT
     sessions.session_key, sessions.session_id

@@ -61,6 +61,9 @@ class Limits(Base):
     async def slots_of(self, session_key: int) -> list[SlotRow]:
         return self._all(SlotRow, "slots_of", (session_key,))
 
+    async def first_slot(self, kind: str, limit_key: str | None, now_ms: int) -> SlotRow | None:
+        return self._one(SlotRow, "first_slot", (kind, limit_key, now_ms))
+
     async def list_paused(self, *, after: int, limit: int) -> list[tuple[int, str]]:
         return [(key, session_id) for key, session_id in self._values("list_paused", (after, limit))]
 
