@@ -190,7 +190,7 @@ def test_time_travel_in_a_thread_shows_the_messages_that_came(url: str, client: 
     assert first.count('<span class="plus">+user: what is') == 1
 
 
-def test_a_search_finds_what_was_said_in_a_thread(url: str, client: Any) -> None:
+def test_a_search_finds_messages_of_a_thread(url: str, client: Any) -> None:
     with holdfast.open_blocking(url) as store:
         a_thread(store, ASKED, CALLED, ANSWERED)
     assert "id=thread" in client.get("/sessions", params={"said": "SUNNY sunny"}).text

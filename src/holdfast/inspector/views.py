@@ -251,7 +251,7 @@ async def node(store: holdfast.Store, session_id: str, query: Query) -> View:
 
 
 async def node_of(handle: holdfast.Session, query: Query) -> holdfast.Node | None:
-    """Return a node, or a message of a thread at a revision in the form of one; None if there is none."""
+    """Return a node, or a message of a thread at a revision in the form of one. Return None for an unknown one."""
     number = _whole(query.get("message"))
     if number is None:
         return await handle.load_node(query.get("node", ""))
