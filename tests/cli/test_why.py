@@ -401,3 +401,20 @@ def test_unprintable_characters_are_pasted_byte_by_byte() -> None:
 def test_a_password_is_not_printed_and_comes_from_the_environment() -> None:
     line = pasteable(("why", "-x"), {"url": None, "schema": "s"}, hidden=True)
     assert line == 'holdfast why --schema s --url "$HOLDFAST_URL" -- -x'
+
+
+@pytest.mark.skipif(BASH is None, reason="there is no bash to paste into")
+def test_the_variable_of_a_hidden_url_is_asked_for_unless_it_is_set(
+    clean_postgres_url: str, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = f"{clean_postgres_url}&password=secret"
+    with holdfast.open_blocking(clean_postgres_url) as store:
+        paused_session(store, "chat")
+    said = run("why", "--url", secret, "chat").out
+    assert ("first      set HOLDFAST_URL to the URL of the store" in said, "secret" in said) == (True, False)
+    monkeypatch.setenv("HOLDFAST_URL", secret)
+    for arguments in (("why", "--url", secret, "chat"), ("why", "chat")):
+        said = run(*arguments).out
+        assert ("first" in said, "secret" in said) == (False, False)
+    helping = next(line for line in said.splitlines() if line.startswith("    helps "))
+    assert pasted(helping.split("helps", 1)[1])[-2:] == ["--url", secret]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import holdfast
@@ -75,6 +76,8 @@ def _details(call: Call, cause: holdfast.maintenance.Cause, now_ms: int) -> list
     if cause.remedy:
         is_shown = any(cause.remedy[: len(words)] == words for words in SHOWING)
         found.append(("see" if is_shown else "helps", command_line(call, cause.remedy)))
+        if has_password(call.url()) and os.environ.get("HOLDFAST_URL") != call.url():
+            found.append(("first", "set HOLDFAST_URL to the URL of the store: a password is not repeated"))
     if cause.remedy[:2] == SIGNAL:
         found.append(("payload", "add --payload JSON if its handler expects one"))
     return found
