@@ -317,14 +317,13 @@ def explain_schedule(schedule: Schedule, workers: Workers, *, now_ms: int) -> Ex
     causes: list[Cause] = []
     next_at_ms = schedule.next_tick_ms
     if schedule.paused:
-        remedy, since_ms = ("schedules", "resume", schedule.name), schedule.updated_at_ms
-        problem = "it is paused: no tick fires"
-        causes.append(Cause("schedule-paused", "stuck", problem, since_ms=since_ms, remedy=remedy))
+        problem, remedy = "it is paused: no tick fires", ("schedules", "resume", schedule.name)
+        causes.append(Cause("schedule-paused", "stuck", problem, since_ms=schedule.updated_at_ms, remedy=remedy))
     elif next_at_ms is not None and next_at_ms <= now_ms and not workers.live:
         problem = "a tick is due, and no worker is alive to fire it. Start one with `holdfast worker MODULE:NAME`"
         causes.append(Cause("no-worker", "stuck", problem, since_ms=next_at_ms))
     elif next_at_ms is not None and next_at_ms < now_ms - SOON_MS:
-        problem = "a tick is due, and no live worker fires it: `pip install 'holdfast[schedules]'` where one runs"
+        problem = "a tick is due, and no live worker has fired it: they hang, or run without `holdfast[schedules]`"
         causes.append(Cause("tick-overdue", "stuck", problem, since_ms=next_at_ms))
     else:
         causes.append(Cause("next-tick", "waits", "it waits for its next tick", next="it fires", next_at_ms=next_at_ms))
