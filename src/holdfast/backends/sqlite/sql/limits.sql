@@ -99,8 +99,7 @@ WHERE session_key = ?1
 ORDER BY kind, limit_key, claim_id
 
 -- name: first_slot
-SELECT
-    kind, limit_key, session_key, claim_id, expires_at_ms
+SELECT {slot_columns}
 FROM slots
 WHERE kind = ?1
     AND (?2 IS NULL OR limit_key = ?2)
