@@ -14,7 +14,7 @@ from tests.worker.test_worker import got, put
 
 import holdfast
 from holdfast.cli import main
-from holdfast.worker import Retry, Worker
+from holdfast.worker import Retry, Run, Worker
 
 ONCE = Retry(1)
 
@@ -112,6 +112,32 @@ def test_a_child_of_a_blank_kind_is_refused_where_it_is_started(url: str, store:
     worker.run(until_idle=True)
     with pytest.raises(holdfast.processes.RunFailed, match=r"run\.start: kind: must not be blank"):
         started.result()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ([], "argument 1 is of type list: unpack it with `*`"),
+        ((one for one in range(3)), "argument 1 is of type generator: unpack it with `*`"),
+        (7, "argument 1 is of type int"),
+    ],
+)
+def test_what_gather_cannot_await_is_named_and_nothing_is_called(
+    url: str, store: holdfast.BlockingStore, wrong: Any, says: str
+) -> None:
+    worker = Worker(url)
+    called: list[int] = []
+
+    @worker.process("agent", retry=ONCE)
+    async def agent(run: Run) -> Any:
+        return await run.gather(run.step("first", called.append, 1), wrong, run.step("second", called.append, 2))
+
+    run = store.processes.start("agent")
+    worker.run(until_idle=True)
+    outcome = run.outcome()
+    assert isinstance(outcome, holdfast.processes.Failed)
+    assert outcome.message == f"InvalidRequest: run.gather: takes calls that can be awaited: {says}"
+    assert called == []
 
 
 def test_work_without_a_payload_has_none(url: str, store: holdfast.BlockingStore) -> None:

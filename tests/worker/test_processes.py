@@ -543,7 +543,16 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "a name of our own": (lambda run: run.step("~sleep:1", int), "needs a name"),
     "no function": (lambda run: run.step("x", 7), "needs a function"),
     "the key of no name": (lambda run: run.key(7), "run.key: needs the name of a step, not int"),
-    "a negative sleep": (lambda run: run.sleep(-1), "number of seconds"),
+    "a negative sleep": (
+        lambda run: run.sleep(-1),
+        "run.sleep: the time must be a number of seconds from 0 to 31622400",
+    ),
+    "a wait that is no length": (lambda run: run.signal("go", timeout_s="1"), "run.signal: timeout_s must be a number"),
+    "the id of no child": (lambda run: run.child(7), "run.child: needs the id of a run, not int"),
+    "a version that is no text": (
+        lambda run: run.continue_as_new(version=2),
+        "run.continue_as_new: version: must be text, not int",
+    ),
 }
 
 

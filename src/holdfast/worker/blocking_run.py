@@ -14,7 +14,8 @@ from holdfast.worker.children import Child
 from holdfast.worker.journal import JournalUse
 from holdfast.worker.retries import Retry
 from holdfast.worker.run import Run
-from holdfast.worker.steps import StepCall, in_step
+from holdfast.worker.step_calls import StepCall
+from holdfast.worker.steps import in_step
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -70,6 +70,8 @@ class Caller:
         held: Held | None,
         tell: Callable[[], None],
     ) -> Any:
+        if held is not None:
+            held.is_out_of_time = limit.expired
         try:
             async with limit:
                 if handler.is_async:
@@ -79,10 +81,15 @@ class Caller:
                 answer = await self._in_thread(function, subject, tell)
                 # A plain function may call an async one.
                 return await answer if inspect.isawaitable(answer) else answer
-        except TimeoutError:
-            if not limit.expired():
+        except (TimeoutError, asyncio.CancelledError) as error:
+            was_stopped = self.is_cancelling or (held is not None and held.has_cancelled)
+            if not limit.expired() or (was_stopped and isinstance(error, asyncio.CancelledError)):
                 raise
+            # Up to Python 3.12, a `TaskGroup` whose error the handler caught lets the limit end in a `CancelledError`.
             raise TimeoutError(f"{handler.name} took longer than {handler.timeout_s:g} s") from None
+        finally:
+            if held is not None:
+                held.is_out_of_time = lambda: False
 
     @contextmanager
     def _watched(self, handler: Registered, limit: asyncio.Timeout, held: Held | None) -> Generator[None]:

@@ -38,6 +38,8 @@ class Held:
         self.is_lost = False
         self.has_cancelled = False
         """True once its loss has cancelled the handler."""
+        self.is_out_of_time: Callable[[], bool] = lambda: False
+        """Returns True once the time limit has cancelled the handler, which may still run."""
         self.is_settling = False
         """True from the moment at which its settlement is sent: its answer, and not a renewal, tells if it is lost."""
         self.awaits_answer = False

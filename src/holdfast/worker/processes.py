@@ -31,8 +31,8 @@ from holdfast.worker.retries import hold_delay_ms, require_attempt
 from holdfast.worker.run import IN_MEMORY_MS, InThread, Run
 from holdfast.worker.run_errors import Continued, StepConflict, Suspended
 from holdfast.worker.running import Runner, described
+from holdfast.worker.step_calls import checked_result
 from holdfast.worker.step_facts import hash_of
-from holdfast.worker.steps import checked_result
 from holdfast.worker.successors import successor_of
 from holdfast.worker.tally import Failure
 
@@ -104,6 +104,7 @@ class Runs:
         with runner.holding(claim.lease, self._lease_ms, asked) as held:
             held.may_run_again = not self._must_expire(claim)
             run.steps.may_be_lost = partial(runner.may_be_lost, held)
+            run.steps.was_given_up = partial(runner.has_given_up, held)
             try:
                 await runner.persist("cannot load a run", journal.load)
                 outcome = await self._outcome(handler, run, journal, held)
@@ -343,8 +344,9 @@ class Runs:
         except holdfast.HoldfastError as error:
             if _is_of(error, run.id) or isinstance(error, holdfast.errors.ReplayConflict):
                 raise
-            if isinstance(error, holdfast.InvalidRequest) and error.field == "input.args":
-                error = holdfast.InvalidRequest("run.continue_as_new", f"args: {error.problem}", limit=error.limit)
+            if isinstance(error, holdfast.InvalidRequest) and error.field.startswith("input."):
+                problem = f"{error.field.removeprefix('input.')}: {error.problem}"
+                error = holdfast.InvalidRequest("run.continue_as_new", problem, limit=error.limit)
             await self._fail(handler, run, error)
             return
         if has_ended:

@@ -139,10 +139,9 @@ class _Replaying:
     # Comparing.
 
     def _unasked(self) -> list[Difference]:
-        known = self._steps.asked | self._journal.copied | {HANDED_OVER}
-        names = [name for name in (*self._journal.steps, *self._journal.retried) if name not in known]
         problem = "it is recorded, and the handler did not ask for it"
-        return [Difference("not asked for", name, problem) for name in dict.fromkeys(names)]
+        names = [name for name in self._steps.unasked() if name != HANDED_OVER]
+        return [Difference("not asked for", name, problem) for name in names]
 
     def _stopped(self, place: str) -> list[Difference]:
         """Return the differences of a call that stopped: none if the record ends there, too."""

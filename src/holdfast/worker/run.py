@@ -23,13 +23,15 @@ from holdfast.large_results import value_of
 from holdfast.records.processes import CHILD_ENDED, part_of_id
 from holdfast.run_chains import original_run
 from holdfast.step_names import DETACHED, OWN, RESULT, STARTED
+from holdfast.worker.branches import gathered
 from holdfast.worker.children import Child
 from holdfast.worker.journal import Journal, JournalUse, report_key, require_few
 from holdfast.worker.retries import Retry
 from holdfast.worker.run_errors import ChildFailed, Continued, Suspended
 from holdfast.worker.run_signals import Signals
+from holdfast.worker.step_calls import StepCall
 from holdfast.worker.step_facts import hash_of
-from holdfast.worker.steps import Persist, StepCall, Steps, in_branch, in_step, milliseconds
+from holdfast.worker.steps import Persist, Steps, in_step, milliseconds
 from holdfast.worker.successors import newest_run
 from holdfast.worker.unawaited import noted
 
@@ -39,6 +41,8 @@ InThread: TypeAlias = Callable[..., Awaitable[Any]]
 
 IN_MEMORY_MS = 5_000
 """A wait up to this long keeps the slot of the worker. A longer one suspends the run."""
+CUT_LATE_MS = 5_000
+"""Time that a step waits for the cancel that cut it before, in addition to the length of the cut call."""
 LOOK_AT_CHILD_MS = 60_000
 """Interval at which a waiting run reads its child without a signal: another program may have ended the child."""
 
@@ -154,6 +158,10 @@ class Run:
             except Exception as error:
                 await call.fail(error, began_s, self._store.now_ms)
             except asyncio.CancelledError:
+                if not _current_task().cancelling():
+                    raised = RuntimeError(f"{call.function_name} raised CancelledError, and was not cancelled")
+                    await call.fail(raised, began_s, self._store.now_ms)
+                    continue
                 call.note_cut(began_s)
                 raise
             else:
@@ -172,7 +180,7 @@ class Run:
 
         It is the same in a retry of the run, too.
         """
-        _require_text("run.key", name)
+        _require_text("run.key", "name of a step", name)
         # No "/" in the last part: the key of step `b/c` of run `a` is not that of step `c` of run `a/b`.
         return f"{self._original_id}/{part_of_id(name)}"
 
@@ -183,7 +191,17 @@ class Run:
 
     async def before(self, call: StepCall) -> None:
         """Wait until a step may be called, and record the failed steps before it that the handler caught."""
-        await self._until(call.next_attempt_at_ms(), call.name)
+        due_at_ms, cut_after_ms = call.next_attempt_at_ms(), call.cut_after_ms()
+        if cut_after_ms is not None:
+            # The handler cancels the step now as it did before. If it does not, its code is another one.
+            await self.while_wanted(asyncio.sleep((cut_after_ms + CUT_LATE_MS) / 1000))
+            raise call.last_error()
+        if due_at_ms is not None:
+            try:
+                await self._until(due_at_ms, call.name)
+            except asyncio.CancelledError:
+                call.note_cut(time.monotonic())
+                raise
         self.steps.require_running(f"run.step({call.name!r})")
         self.steps.require_lease()
         await self.steps.record_failures()
@@ -246,54 +264,11 @@ class Run:
 
         A branch that fails, or continues the run as a new one, does so once the other branches have ended or sleep.
         """
-        place = self.steps.number("gather")
-        gathering = asyncio.gather(
-            *(self._caught(f"{place}.{index}.", self.wrap_branch(one)) for index, one in enumerate(branches))
-        )
-        # A call that ends before its branches reads their errors nowhere else.
-        gathering.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-        try:
-            results = await gathering
-        finally:
-            for branch in branches:
-                # Cancelled before it began: Python would warn of it.
-                if inspect.iscoroutine(branch) and inspect.getcoroutinestate(branch) == inspect.CORO_CREATED:
-                    branch.close()
-        self.steps.adopt_failures(place)
-        asleep = [one for one in results if isinstance(one, Suspended)]
-        for one in results:
-            if isinstance(one, _Failed):
-                raise one.error
-        for one in results:
-            if isinstance(one, Continued):
-                self.steps.continue_as_new(one)
-        if asleep:
-            times = [one.due_at_ms for one in asleep if one.due_at_ms is not None]
-            waits = [one.wait for one in asleep if one.wait is not None]
-            said = [each for one in asleep for each in one.waits]
-            await self.fall_asleep(min(times) if times else None, waits[0] if waits else None, *said)
-        return results
-
-    async def _caught(self, place: str, branch: Awaitable[Any]) -> Any:
-        if self.steps.tasks is not None:
-            self.steps.tasks.add(_current_task())
-        try:
-            with in_branch(place):
-                return await branch
-        except (Suspended, Continued) as over:
-            return over
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # raised once the other branches have ended
-            return _Failed(error)
+        return await gathered(self, branches)
 
     def watch_tasks(self) -> None:
-        """Refuse from now on that a task which the run does not know lets it sleep. Called in the handler's task.
-
-        Once that task was cancelled, each call of the run is, too.
-        """
-        self.steps.task = _current_task()
-        self.steps.tasks = weakref.WeakSet([self.steps.task])
+        """Refuse from now on that a task which the run does not know lets it sleep. Called in the handler's task."""
+        self.steps.tasks = weakref.WeakSet([_current_task()])
 
     def _require_own_task(self, call: str) -> None:
         """Refuse a call in a task of the handler's own: a wait there would let the run sleep while the others continue.
@@ -329,7 +304,7 @@ class Run:
     async def sleep(self, seconds: float) -> None:
         """Sleep durably. A sleep of more than 5 s holds no worker, and a crash does not restart it."""
         self._require_own_task("run.sleep")
-        length_ms = milliseconds("run.sleep", seconds)
+        length_ms = milliseconds("run.sleep", "the time", seconds)
 
         async def until() -> int:
             return await self._store.now_ms() + length_ms
@@ -391,6 +366,7 @@ class Run:
 
     def child(self, id: str) -> Child:
         """Return a handle on a child by its id, such as on one of the run that this one continues. Reads nothing."""
+        _require_text("run.child", "id of a run", id)
         return Child(self, id)
 
     @property
@@ -462,11 +438,6 @@ class Run:
         self.steps.reach(counted)
 
 
-class _Failed:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
 @contextmanager
 def _naming(call: str) -> Generator[None]:
     """Let a refusal of an argument name the call of the run that it was given to."""
@@ -476,10 +447,10 @@ def _naming(call: str) -> Generator[None]:
         raise holdfast.InvalidRequest(call, f"{error.field}: {error.problem}", limit=error.limit) from None
 
 
-def _require_text(call: str, name: object) -> None:
-    """Raise `InvalidRequest` for a name that is not text."""
-    if not isinstance(name, str):
-        raise holdfast.InvalidRequest(call, f"needs the name of a step, not {type(name).__name__}")
+def _require_text(call: str, wanted: str, value: object) -> None:
+    """Raise `InvalidRequest` for a name or an id that is not text."""
+    if not isinstance(value, str):
+        raise holdfast.InvalidRequest(call, f"needs the {wanted}, not {type(value).__name__}")
 
 
 def _current_task() -> asyncio.Task[Any]:

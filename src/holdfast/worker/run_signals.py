@@ -109,7 +109,7 @@ class Signals:
         raise TimeoutError(f"no signal {name!r} within {timeout_s:g} s")
 
     async def _deadline(self, place: str, timeout_s: float) -> int:
-        length_ms = milliseconds("timeout_s", timeout_s)
+        length_ms = milliseconds("run.signal", "timeout_s", timeout_s)
 
         async def until() -> int:
             return await self._store.now_ms() + length_ms

@@ -125,6 +125,10 @@ class Runner:
         """Return whether a claim may have expired, also before the watchdog has seen it."""
         return self._renewer.is_overdue(held)
 
+    def has_given_up(self, held: Held) -> bool:
+        """Return whether the worker has cancelled the call: its claim is lost, its time is up, or the worker stops."""
+        return held.has_cancelled or held.is_out_of_time() or self.caller.is_cancelling
+
     async def claimed(
         self,
         taking: Coroutine[Any, Any, T],

@@ -1,14 +1,11 @@
-"""One step of a run: found in the journal, or called, tried again and recorded.
+"""The steps of one call of a handler: found in the journal, or recorded there, each once.
 
-A function is called at least once, and its result is recorded once. No effect is lost by a refusal: it comes before the
-call.
+What the handler asks for is compared with what it asked for before. A refusal comes before the call of a function.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -17,20 +14,18 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
-import msgspec
-
 import holdfast
-from holdfast import typed_values
-from holdfast.step_names import DETACHED, FAILED, OWN, RESULT, RETRIED, STARTED, replay_key
-from holdfast.worker.error_records import UnknownErrorClass, class_name, error_of, recorded_error
+from holdfast.step_names import DETACHED, FAILED, OWN, RESULT, RETRIED, STARTED
+from holdfast.worker.error_records import recorded_error
 from holdfast.worker.journal import Journal, JournalUse, size_of
-from holdfast.worker.retries import GiveUp, Retry
-from holdfast.worker.run_errors import Continued, StepConflict, StepFailed, Suspended
+from holdfast.worker.retries import GiveUp
+from holdfast.worker.run_errors import Continued, StepConflict, Suspended
 from holdfast.worker.running import described
-from holdfast.worker.step_facts import facts_of
 from holdfast.worker.unawaited import Unawaited
 
 T = TypeVar("T")
+CUT = "cut"
+"""The field of a failure of a step that was cancelled in a task which the handler made."""
 LONGEST_S = 366 * 24 * 3600.0
 
 _INSIDE: ContextVar[str | None] = ContextVar("step", default=None)
@@ -77,20 +72,18 @@ class Steps:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._asleep: dict[str, Suspended] = {}
         self._failed: dict[str, tuple[str, asyncio.Task[Any] | None, dict[str, Any]]] = {}
-        self.cut: dict[str, dict[str, Any]] = {}
-        """The calls that were cancelled, by the name of their step."""
         self._lost: holdfast.LeaseLost | None = None
         self._reached: dict[str, int] = {}
-        self.task: asyncio.Task[Any] | None = None
-        """The task of an `async def` handler."""
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] | None = None
-        """That task and those of the branches of `run.gather`; None for a plain handler, which has none."""
+        """The task of an `async def` handler and those of the branches of `run.gather`; None for a plain handler."""
         self._continued: dict[str, Continued] = {}
         self.unawaited = Unawaited()
         self.has_ended = False
         """True once the call of the handler has ended."""
         self.may_be_lost: Callable[[], bool] = lambda: False
         """Returns True once the lease of the run may have expired, in a process that was stopped for example."""
+        self.was_given_up: Callable[[], bool] = lambda: False
+        """Returns True once the worker has cancelled the call of the handler."""
         self.conflict: StepConflict | None = None
         """The first place at which the handler did not ask for what is recorded. Nothing is called after it."""
 
@@ -114,8 +107,11 @@ class Steps:
 
     @property
     def is_cancelled(self) -> bool:
-        """True once the run is to be cancelled, or the handler was: it may swallow that, and makes no call after it."""
-        return self.journal.cancel is not None or (self.task is not None and self.task.cancelling() > 0)
+        """True once the run is to be cancelled, or the handler was: it may swallow that, and makes no call after it.
+
+        The count of the task does not tell: up to Python 3.12, a `TaskGroup` with an error leaves it at 1.
+        """
+        return self.journal.cancel is not None or self.was_given_up()
 
     def require_outside(self, call: str) -> None:
         """Raise `InvalidRequest` inside of a step, and whatever ended this branch if it has ended."""
@@ -164,6 +160,10 @@ class Steps:
         for over in self._continued.values():
             raise over
 
+    def end_of(self, branch: str) -> Suspended | Continued | None:
+        """Return the end of a branch of `run.gather`, which its code may have caught; None if it has not ended so."""
+        return self._continued.get(branch) or self._asleep.get(branch)
+
     # The part of the journal that the handler has got to.
 
     @property
@@ -211,10 +211,23 @@ class Steps:
         self.journal.require_room(name)
 
     async def record(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
-        """Record a step. Return it as it is recorded."""
-        found = await self.write("cannot record a step", lambda: self.journal.record(name, facts))
+        """Record a step. Return it as it is recorded. A time limit of the handler does not cut this; see `uncut`."""
+        record = partial(self.journal.record, name, facts)
+        found = await self.uncut(lambda: self.write("cannot record a step", record))
         self.reach(name)
         return found
+
+    async def uncut(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make an idempotent call, and once more if a time limit of the handler cuts it.
+
+        A step that the handler takes for cut must not be recorded with a result: it would go another way next time.
+        """
+        try:
+            return await call()
+        except asyncio.CancelledError:
+            if self.is_cancelled or cancels_of_task() == 0:
+                raise
+            return await call()
 
     async def write(self, message: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Write under the run's lease. Once that is lost, another worker runs the handler: nothing more is called."""
@@ -265,9 +278,8 @@ class Steps:
 
     async def record_last_failures(self) -> None:
         """Record the failures that end the attempt of the run, for people: the next attempt makes these calls again."""
-        failed = [*(facts for _, _, facts in self._failed.values()), *self.cut.values()]
+        failed = [facts for _, _, facts in self._failed.values()]
         self._failed.clear()
-        self.cut.clear()
         for facts in failed:
             step = facts["step"]
             name = f"{FAILED}{step}:{self.journal.failed[step] + 1}"
@@ -296,186 +308,9 @@ class Steps:
     def unasked(self) -> list[str]:
         """Return the steps that this run has recorded, and that the handler has not asked for in this call."""
         known = self.asked | self.journal.copied
-        return [name for name in (*self.journal.steps, *self.journal.retried) if name not in known]
-
-
-class StepCall:
-    """One call of `run.step`."""
-
-    def __init__(
-        self,
-        steps: Steps,
-        name: object,
-        function: object,
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-        retry: object,
-    ) -> None:
-        if not isinstance(name, str) or not name.strip() or name.startswith(OWN):
-            raise holdfast.InvalidRequest("run.step", f"needs a name that is not blank and does not begin with {OWN!r}")
-        if not callable(function):
-            raise holdfast.InvalidRequest("run.step", f"needs a function to call, not {type(function).__name__}")
-        if retry is not None and not isinstance(retry, Retry):
-            raise holdfast.InvalidRequest(f"run.step({name!r})", f"retry must be a Retry, not {type(retry).__name__}")
-        _require_storable(name, steps.journal.limits.id_bytes)
-        self._steps = steps
-        self._retry = retry
-        self._facts = facts_of(function, args, named)
-        self.name = name
-        self._declared = typed_values.result_type(function)
-        _require_type(name, self._declared)
-        self.found = steps.find(name, self._facts)
-        if self.found is None:
-            steps.require_room(name)
-
-    @property
-    def _failures(self) -> list[dict[str, Any]]:
-        return self._steps.journal.retried.get(self.name, [])
-
-    @property
-    def _attempt(self) -> int:
-        """The number of this call of the step, over all attempts of the run."""
-        return self._steps.journal.failed[self.name] + len(self._failures) + 1
-
-    def next_attempt_at_ms(self) -> int | None:
-        """Return the time of the next attempt, None before the first. Raises the last error after the last attempt."""
-        if not self._failures:
-            return None
-        last = self._failures[-1]
-        if last["until_ms"] is None:
-            raise self._raised(last)
-        return int(last["until_ms"])
-
-    def _raised(self, failure: dict[str, Any]) -> Exception:
-        """Return the error that the handler gets for a failure, the same each time."""
-        recorded = failure.get("raised")
-        if recorded is None:
-            attempts, text = failure["attempt"], failure["error"]
-            return StepFailed(self._steps.process_id, self.name, attempts, text, failure.get("class", ""))
-        try:
-            return error_of(recorded)
-        except UnknownErrorClass as unknown:
-            self._steps.refuse(self.name, f"it raised {unknown}, which this program has not imported, or has changed")
-
-    async def fail(self, error: Exception, began_s: float, now_ms: Callable[[], Awaitable[int]]) -> None:
-        """Record a failed attempt, so that the next one comes after the back-off whatever happens meanwhile.
-
-        Without a retry, raises the error as a copy from its record, which a handler that runs again gets, too. If it
-        cannot be recorded whole, and after the last attempt, raises `StepFailed`.
-        """
-        attempt = len(self._failures) + 1
-        if self._retry is None:
-            raised = self._raised(self._note(error, began_s))
-            if type(raised) is not type(error) or error.__cause__ is not None or error.__context__ is not None:
-                raise raised  # keeps the context of the exception for logs
-            raise raised.with_traceback(error.__traceback__) from None
-        facts = self._failure(error, began_s)
-        delay_ms = self._retry.delay_after(attempt, error, chance=random.random())  # noqa: S311 - spreads retries
-        facts["until_ms"] = None if delay_ms is None else await now_ms() + delay_ms
-        await self._steps.record(f"{RETRIED}{self.name}:{attempt}", facts)
-        if delay_ms is None:
-            raise self._raised(facts)
-
-    def _failure(self, error: BaseException, began_s: float) -> dict[str, Any]:
-        return {
-            **self._facts,
-            "step": self.name,
-            "attempt": self._attempt,
-            "error": self._steps.said(error),
-            "class": class_name(error),
-            "took_ms": _milliseconds_since(began_s),
-            "until_ms": None,
-        }
-
-    def _note(self, error: Exception, began_s: float) -> dict[str, Any]:
-        facts = {**self._failure(error, began_s), "raised": self._steps.recordable(error)}
-        self._steps.note_failure(self.name, facts)
-        return facts
-
-    def note_cut(self, began_s: float) -> None:
-        """Note a call that was cancelled: it is recorded for people if that ends the attempt of the run."""
-        cut = TimeoutError("the handler was cancelled during this call")
-        self._steps.cut[self.name] = self._failure(cut, began_s)
-
-    def checked(self, value: Any) -> Any:
-        """Return a result as a document. One that is not of the declared type fails its attempt, unrecorded."""
-        return checked_result(f"run.step({self.name!r})", value, self._declared)
-
-    async def record(self, document: Any, began_s: float) -> Any:
-        """Record the result. Return it as a later call of the handler gets it."""
-        facts = {**self._facts, "took_ms": _milliseconds_since(began_s)}
-        if self._attempt > 1:
-            facts["attempt"] = self._attempt
-        try:
-            self.found = await self._steps.record(self.name, {**facts, "value": document})
-        except (holdfast.InvalidRequest, TypeError, msgspec.MsgspecError) as error:
-            helps = self._declared is None and typed_values.is_declarable(document)
-            hint = ": declare the type that the function returns" if helps else ""
-            problem = f"returned a value that cannot be stored: {self._problem_of(document, error)}{hint}"
-            refused = holdfast.InvalidRequest(f"run.step({self.name!r})", problem)
-            self._note(refused, began_s)
-            raise refused from error
-        return await self.value()
-
-    def _problem_of(self, document: Any, error: Exception) -> str:
-        """Return the problem of a result in its own terms: it is a part of the event that was refused."""
-        # A store in memory, in which the result stands alone.
-        with holdfast.open_blocking("memory:", limits=self._steps.journal.limits) as store:
-            run = store.processes.start("any")
-            try:
-                store.processes.complete(run.id, holdfast.processes.Completed(document))
-            except holdfast.InvalidRequest as own:
-                return own.problem
-            except (TypeError, msgspec.MsgspecError):
-                pass
-        return str(error)
-
-    async def value(self) -> Any:
-        """Return the recorded result, as the type that the function declares."""
-        assert self.found is not None
-        found = self.found
-        value = await self._steps.persist("cannot read a result", lambda: self._steps.journal.value_of(found))
-        if not typed_values.is_typed(self._declared):
-            return value
-        try:
-            return typed_values.decoded(value, self._declared)
-        except (TypeError, msgspec.ValidationError) as error:
-            name = typed_values.name_of(self._declared)
-            self._steps.refuse(self.name, f"its recorded value is not a valid {name}: {error}")
-
-
-def checked_result(place: str, value: Any, declared: Any) -> Any:
-    """Return a result as a document. Raises `InvalidRequest` if it is not of the declared type."""
-    try:
-        return typed_values.result_document(value, declared)
-    except (TypeError, msgspec.MsgspecError) as error:
-        problem = f"returned a value that is not a valid {typed_values.name_of(declared)}: {error}"
-        raise holdfast.InvalidRequest(place, problem) from error
-
-
-def _require_storable(name: str, most: int) -> None:
-    """Raise `InvalidRequest` before the call for a name under which nothing could be recorded after it."""
-    if "\0" in name:
-        raise holdfast.InvalidRequest(f"run.step({name!r})", "its name must not contain NUL")
-    try:
-        size = len(replay_key(f"{RETRIED}{name}:000").encode())
-    except UnicodeEncodeError:
-        raise holdfast.InvalidRequest(f"run.step({name!r})", "its name contains a lone surrogate") from None
-    if size > most:
-        too_long = f"{name[:40]}…"
-        problem = f"its name is {size - most} bytes too long: give it a shorter one, such as a hash of this"
-        raise holdfast.InvalidRequest(f"run.step({too_long!r})", problem, limit=most)
-
-
-def _require_type(name: str, declared: Any) -> None:
-    """Raise `InvalidRequest` before the call if its result could not be read back as the declared type."""
-    if not typed_values.is_typed(declared):
-        return
-    try:
-        msgspec.json.Decoder(declared)
-    except TypeError as error:
-        problem = f"declares to return {typed_values.name_of(declared)}, which cannot be read back: {error}"
-        raise holdfast.InvalidRequest(f"run.step({name!r})", problem) from error
+        # A call that was cut may be cut before it begins when the handler runs again.
+        failed = (name for name, failures in self.journal.retried.items() if CUT not in failures[-1])
+        return [name for name in dict.fromkeys((*self.journal.steps, *failed)) if name not in known]
 
 
 def _used_before(name: str, call: str) -> tuple[str, str]:
@@ -487,12 +322,15 @@ def _used_before(name: str, call: str) -> tuple[str, str]:
     return call, f"{name!r} was used before in this run: give each its own name"
 
 
-def milliseconds(field: str, seconds: object) -> int:
-    """Return a length of time in milliseconds. Raises `InvalidRequest` if it is not one."""
+def milliseconds(call: str, argument: str, seconds: object) -> int:
+    """Return a length of time in milliseconds. Raises `InvalidRequest`, which names the call, if it is not one."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_S:
-        raise holdfast.InvalidRequest(field, f"must be a number of seconds from 0 to {LONGEST_S:g}")
+        problem = f"{argument} must be a number of seconds from 0 to {LONGEST_S:.0f}, which are 366 days"
+        raise holdfast.InvalidRequest(call, problem)
     return int(1000 * seconds)
 
 
-def _milliseconds_since(began_s: float) -> int:
-    return int(1000 * (time.monotonic() - began_s))
+def cancels_of_task() -> int:
+    """Return the number of times that this task was cancelled, without those that it took back."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

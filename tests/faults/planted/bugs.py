@@ -34,7 +34,7 @@ from holdfast.store.context import Context
 from holdfast.torture import workers
 from holdfast.worker.claim_renewal import ClaimRenewer
 from holdfast.worker.running import Runner
-from holdfast.worker.steps import StepCall
+from holdfast.worker.step_calls import StepCall
 from holdfast.worker.work import Work
 
 Set = Callable[[Any, str, Any], None]
