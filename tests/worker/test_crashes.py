@@ -186,6 +186,39 @@ def test_a_run_that_must_not_run_again_may_be_abandoned_and_nothing_more(bound: 
     assert survives_crashes(worker, "pay", effects=effects).result == "paid"
 
 
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_child_that_fails_without_a_crash_may_fail_by_one(has_id: bool) -> None:
+    worker = Worker("memory:")
+
+    @worker.process("order")
+    async def order(run: Run) -> str:
+        child = await run.start("pay", id=None if has_id else await run.uuid())
+        try:
+            await child.result()
+        except ChildFailed:
+            return "not paid"
+        return "paid"
+
+    @worker.process("pay", retry=Retry(2))
+    async def pay(run: Run) -> None:
+        raise ValueError("no money")
+
+    assert survives_crashes(worker, "order").result == "not paid"
+
+
+def test_a_task_group_is_crashed_at_every_point() -> None:
+    worker, effects = Worker("memory:"), Effects()
+
+    @worker.process("order")
+    async def order(run: Run) -> int:
+        async with asyncio.TaskGroup() as group:
+            for name in ("pay", "ship"):
+                group.create_task(run.step(name, effects.record, name, run.key(name)))
+        return await run.step("count", len, "ab")
+
+    assert survives_crashes(worker, "order", effects=effects).result == 2
+
+
 def test_an_effect_that_an_abandoned_run_leaves_to_others_is_not_doubled() -> None:
     worker, effects = Worker("memory:"), Effects()
 

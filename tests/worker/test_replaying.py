@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,68 @@ def test_a_run_that_waits_stops_where_it_waits(file_url: str) -> None:
         record(file_url, store, usual, approve=False)
         found = replayed(file_url, store, usual)
         assert (found.ok, found.stopped_at) == (True, "signal 'approve'")
+
+
+async def in_a_group(run: Run) -> Any:
+    async with asyncio.TaskGroup() as group:
+        for name in ("a", "b"):
+            group.create_task(run.step(name, look_up, name))
+    return await run.signal("approve")
+
+
+async def swallowing(run: Run) -> Any:
+    with suppress(BaseException):
+        await run.step("a", look_up, "a")
+    with suppress(BaseException):
+        await run.signal("approve")
+    return "over"
+
+
+async def raising(run: Run) -> Any:
+    try:
+        return await run.step("a", look_up, "a")
+    finally:
+        if not CALLS:
+            raise OSError("what follows a stop is no difference")
+
+
+@pytest.mark.parametrize(
+    ("handler", "first", "second"),
+    [
+        (in_a_group, "step 'a'", "signal 'approve'"),
+        (swallowing, "step 'a'", "signal 'approve'"),
+        (raising, "step 'a'", None),
+    ],
+)
+def test_a_stop_that_the_handler_catches_or_wraps_is_a_stop(
+    file_url: str, handler: Any, first: str, second: str | None
+) -> None:
+    with holdfast.open_blocking(file_url) as store:
+        store.processes.start("agent", id="r1")
+        found = replayed(file_url, store, handler)
+        assert (found.differences, found.stopped_at) == ((), first)
+        if second is not None:
+            worker_with(file_url, handler).run(until_idle=True)
+            CALLS.clear()
+            found = replayed(file_url, store, handler)
+            assert (found.differences, found.stopped_at) == ((), second)
+
+
+async def exiting(run: Run) -> Any:
+    await run.now()
+    raise SystemExit("no more")
+
+
+def test_a_handler_that_exits_ends_no_replay(file_url: str) -> None:
+    with holdfast.open_blocking(file_url) as store:
+        record(file_url, store, exiting)
+        assert replayed(file_url, store, exiting).ok
+        assert [one.kind for one in replayed(file_url, store, other_exit).differences] == ["other end"]
+
+
+async def other_exit(run: Run) -> Any:
+    await run.now()
+    raise SystemExit("for another reason")
 
 
 async def other_argument(run: Run) -> Any:

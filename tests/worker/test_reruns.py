@@ -93,14 +93,29 @@ def test_a_branch_takes_the_same_signal_again(url: str, store: holdfast.Blocking
     assert replay(store, worker, "r1").ok
 
 
-def test_calls_without_a_name_are_refused_in_a_task_that_the_run_does_not_know() -> None:
+async def continue_in_group(run: Run) -> None:
+    async def later() -> None:
+        run.continue_as_new()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(later())
+
+
+@pytest.mark.parametrize(
+    ("call", "work"),
+    [
+        ("run.uuid", lambda run: asyncio.gather(run.uuid(), run.uuid())),
+        ("run.continue_as_new", continue_in_group),
+    ],
+)
+def test_a_call_is_refused_in_a_task_that_the_run_does_not_know(call: str, work: Any) -> None:
     async def main() -> Any:
         async with holdfast.open("memory:") as store:
             worker = Worker(store)
 
             @worker.process("agent", retry=Retry(1))
-            async def agent(run: Run) -> list[str]:
-                return await asyncio.gather(run.uuid(), run.uuid())
+            async def agent(run: Run) -> Any:
+                return await work(run)
 
             run = await store.processes.start("agent", id="r1")
             await worker.serve(until_idle=True)
@@ -108,7 +123,7 @@ def test_calls_without_a_name_are_refused_in_a_task_that_the_run_does_not_know()
 
     outcome = asyncio.run(main())
     assert isinstance(outcome, Failed)
-    assert "run.uuid: is called in a task that the run does not know: use `await run.gather(...)`" in outcome.message
+    assert f"{call}: is called in a task that the run does not know: use `await run.gather(...)`" in outcome.message
 
 
 def test_an_exit_in_a_branch_fails_the_attempt_and_not_the_worker() -> None:

@@ -105,7 +105,7 @@ class _Replaying:
         stopped_at: str | None = None
         found: list[Difference] = []
         try:
-            value = await self._call()
+            value = await self._call_to_its_stop()
             self._steps.require_not_continued()
         except StepConflict:
             pass  # the steps have it
@@ -114,7 +114,7 @@ class _Replaying:
         except Suspended as asleep:
             stopped_at = self._place(asleep)
             found += self._stopped(stopped_at)
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit, BaseExceptionGroup) as error:
             found += self._raised(error)
         else:
             found += self._unasked() + await self._returned(value)
@@ -123,6 +123,23 @@ class _Replaying:
             found.insert(0, Difference("conflict", conflict.name, str(conflict)))
         steps = sum(name in self._steps.asked for name in self._journal.steps)
         return Replay(self._process.id, self._handler.name, steps, stopped_at, tuple(found))
+
+    async def _call_to_its_stop(self) -> Any:
+        """Call the handler. Whatever it does after its stop is no difference: raises `Suspended`."""
+        try:
+            value = await self._call()
+        except (StepConflict, Suspended):
+            raise
+        except (Exception, SystemExit, GeneratorExit, BaseExceptionGroup):
+            if self._journal.missing is None:
+                raise
+        else:
+            asleep = self._steps.end_of("")
+            if isinstance(asleep, Suspended):
+                raise asleep  # the handler caught it
+            if self._journal.missing is None:
+                return value
+        raise Suspended(None)
 
     async def _call(self) -> Any:
         run, handler, caller = self._run, self._handler, Caller()
@@ -156,7 +173,7 @@ class _Replaying:
             *unasked,
         ]
 
-    def _raised(self, error: Exception) -> list[Difference]:
+    def _raised(self, error: BaseException) -> list[Difference]:
         said, outcome = described(error, self._store.limits), self._process.outcome
         recorded = outcome.message if isinstance(outcome, holdfast.processes.Failed) else self._process.last_error
         if said == recorded or isinstance(outcome, holdfast.processes.Cancelled | holdfast.processes.Abandoned):

@@ -250,6 +250,7 @@ class Run:
         its end, by a bare `except` for example, continues as new all the same.
         `SignalsLeft` if there are more than 1,000 such signals.
         """
+        self._require_own_task("run.continue_as_new")
         self.steps.require_outside("run.continue_as_new")
         require_few(self.id, self._journal.signals, self.signals.gone())
         with _naming("run.continue_as_new"):
