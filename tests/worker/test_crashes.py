@@ -14,7 +14,7 @@ from holdfast.testing.crashes import Effects, survives_crashes, turns_survive_cr
 from holdfast.worker import BlockingRun, ChildFailed, Retry, Run, Worker
 from holdfast.worker import journal as journals
 from holdfast.worker import processes as settling
-from holdfast.worker import steps as recording
+from holdfast.worker import step_calls as recording
 
 
 class Shop:
