@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -184,6 +185,12 @@ def pass_on(*given: Any) -> str:
         (partial(pass_on, ask), partial(pass_on, tell), "its arguments"),
         (partial(pass_on, ask), partial(pass_on, ask), None),
         (partial(pass_on, Counting), partial(pass_on, Counting().__call__), "its arguments"),
+        (partial(pass_on, {1: "say"}), partial(pass_on, {1: "tell"}), "its arguments"),
+        (partial(pass_on, {2: 3, 1: 4}), partial(pass_on, {1: 4, 2: 3}), None),
+        (partial(pass_on, Counting(), {1: "say"}), partial(pass_on, Counting(), {1: "tell"}), "its arguments"),
+        (partial(pass_on, {(1, 2): 3}), partial(pass_on, {(1, 2): 4}), None),  # it has no form as a document
+        (partial(pass_on, Path("say")), partial(pass_on, Path("tell")), "its arguments"),
+        (partial(pass_on, Path("say")), partial(pass_on, Path("say")), None),
     ],
 )
 def test_a_step_of_a_partial_or_an_object_that_changed_is_noticed(before: Any, after: Any, problem: str | None) -> None:

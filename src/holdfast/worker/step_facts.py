@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import types
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from holdfast import typed_values
 
+_INCOMPARABLE = (RecursionError, TypeError, ValueError, OverflowError, NotImplementedError)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
@@ -36,17 +38,28 @@ def hash_of(given: Any) -> str | None:
     import hashlib  # at its first use, because OpenSSL comes with it
 
     try:
-        # A set has another order in each process.
-        document = msgspec.json.encode(given, enc_hook=_comparable, order="deterministic")
-    except (RecursionError, TypeError, ValueError, OverflowError, NotImplementedError):
+        document = _sorted(given)
+    except TypeError:  # for a key that is no text
+        try:
+            document = _sorted(msgspec.to_builtins(given, enc_hook=_comparable, str_keys=True, order="deterministic"))
+        except _INCOMPARABLE:
+            return None
+    except _INCOMPARABLE:
         return None
     return hashlib.sha256(document).hexdigest()[:16]
+
+
+def _sorted(given: Any) -> bytes:
+    """Return arguments as JSON. A set has another order in each process."""
+    return msgspec.json.encode(given, enc_hook=_comparable, order="deterministic")
 
 
 def _comparable(value: Any) -> Any:
     """Return a value that msgspec does not know in a form that can be compared, None if it has none."""
     if isinstance(value, _NAMED):
         return value.__qualname__
+    if isinstance(value, os.PathLike):
+        return os.fspath(cast("os.PathLike[str]", value))
     try:
         return typed_values.dump_model(value)
     except NotImplementedError:
