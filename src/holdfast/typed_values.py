@@ -12,6 +12,7 @@ import datetime
 import decimal
 import enum
 import functools
+import sys
 import types
 import typing
 import uuid
@@ -60,7 +61,7 @@ def plain(value: Any) -> Any:
 
 
 class LostFields(TypeError):
-    """An object of a derived class would come back without its further fields."""
+    """An object would come back without some of its fields, or as another one."""
 
 
 def as_documents(value: Any, field: str = "args") -> Any:
@@ -102,16 +103,65 @@ def dump_model(value: Any) -> Any:
 
 def decoded(value: Any, declared: Any) -> Any:
     """Return a document as a value of a type. Raises `msgspec.ValidationError` if it does not fit."""
-    return msgspec.convert(value, declared, dec_hook=_load_model, str_keys=True)
+    return msgspec.convert(value, readable(declared), dec_hook=_load_model, str_keys=True)
 
 
 def _load_model(declared: Any, value: Any) -> Any:
-    if isinstance(declared, type) and _is_model(declared):
-        try:
-            return declared.model_validate_json(msgspec.json.encode(value))  # type: ignore[attr-defined]
-        except ValueError as error:
-            raise msgspec.ValidationError(str(error)) from error
-    raise msgspec.ValidationError(f"{declared} is not a type of documents")
+    if not isinstance(declared, type) or not (_is_model_union(declared) or _is_model(declared)):
+        raise msgspec.ValidationError(f"{declared} is not a type of documents")
+    kind: Any = declared
+    read = kind.adapter.validate_json if _is_model_union(declared) else kind.model_validate_json
+    try:
+        return read(msgspec.json.encode(value))
+    except ValueError as error:
+        raise msgspec.ValidationError(str(error)) from error
+
+
+class _TakesAll(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True  # msgspec checks what was read, which pydantic has done
+
+
+class _ModelUnion(metaclass=_TakesAll):
+    """Stands for a union of pydantic models and other types, which msgspec does not read."""
+
+    adapter: Any
+
+
+def _is_model_union(kind: type[Any]) -> bool:
+    return issubclass(kind, _ModelUnion)
+
+
+def readable(declared: Any) -> Any:
+    """Return a type that msgspec reads: the declared one, with a class of ours in place of each union with models."""
+    try:
+        return _readable(declared)
+    except TypeError:  # not hashable
+        return declared
+
+
+@functools.lru_cache(maxsize=1024)
+def _readable(declared: Any) -> Any:
+    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
+    if origin in (None, typing.Literal):
+        return declared
+    if origin is typing.Annotated:
+        first, *notes = arguments
+        inner = readable(first)
+        return declared if inner is first else typing.Annotated[(inner, *notes)]
+    if origin not in (typing.Union, types.UnionType):
+        inside = tuple(map(readable, arguments))
+        return declared if inside == arguments else origin[inside]
+    members = tuple(one for one in arguments if one is not types.NoneType)
+    if len(members) < 2 or not any(isinstance(one, type) and _is_model(one) for one in members):
+        return declared
+    pydantic: Any = sys.modules.get("pydantic")
+    try:
+        adapter = pydantic.TypeAdapter(typing.Union[members])  # noqa: UP007 - of a tuple
+    except Exception:  # another member is no type of pydantic's, or the model is of another library
+        return declared
+    union = _TakesAll(str(declared), (_ModelUnion,), {"adapter": adapter})
+    return union if len(members) == len(arguments) else union | None
 
 
 def _without_tuples(value: Any) -> Any:
@@ -148,10 +198,10 @@ def is_typed(declared: Any, inside: tuple[Any, ...] = ()) -> bool:
 def is_readable(declared: Any) -> bool:
     """Return whether a document can be read as a value of a type. The types inside of models are not looked at."""
     try:
-        known = msgspec.inspect.type_info(declared)
+        known = msgspec.inspect.type_info(readable(declared))
     except TypeError:
         return False
-    return not isinstance(known, msgspec.inspect.CustomType) or _is_model(known.cls)
+    return not isinstance(known, msgspec.inspect.CustomType) or _is_model_union(known.cls) or _is_model(known.cls)
 
 
 def is_object(declared: Any) -> bool:
@@ -224,6 +274,12 @@ def _require_whole(value: Any, read: Any, place: str = "") -> None:
     kind, known = _kind_of(value), _kind_of(read)
     if kind in _SIMPLE:
         return
+    if _is_model(kind) and _is_model(known) and not issubclass(kind, known) and not issubclass(known, kind):
+        problem = f"would come back as a {known.__name__}: give each a field that tells them apart"
+        raise LostFields(f"a {kind.__name__}{_at(place)} {problem}")
+    if hasattr(value, "get_secret_value") and value != read:
+        problem = "is stored as asterisks, and its value would be lost: keep secrets out of arguments and results"
+        raise LostFields(f"a {kind.__name__}{_at(place)} {problem}")
     if _is_object(kind) and issubclass(kind, known) and _is_object(known):
         if kind is not known and encoded(read) != encoded(value):
             raise LostFields(_lost(kind, place))
@@ -246,16 +302,18 @@ def _require_whole_dict(value: dict[Any, Any], read: dict[Any, Any], place: str)
     """Raise TypeError for a dictionary that would come back without some of its keys, or of its items' fields."""
     if len(read) < len(value):
         further = ", ".join(sorted(map(str, value.keys() - read.keys())))
-        at = f" at {place.removeprefix('.')}" if place else ""
-        raise LostFields(f"a dict{at} has keys that its type does not declare, which would be lost: {further}")
+        raise LostFields(f"a dict{_at(place)} has keys that its type does not declare, which would be lost: {further}")
     for key, item in value.items():
         if key in read:
             _require_whole(item, read[key], f"{place}[{key!r}]")
 
 
+def _at(place: str) -> str:
+    return f" at {place.removeprefix('.')}" if place else ""
+
+
 def _lost(kind: type[Any], place: str) -> str:
-    at = f" at {place.removeprefix('.')}" if place else ""
-    return f"a {kind.__name__}{at} has further fields, which would be lost: declare {kind.__name__}"
+    return f"a {kind.__name__}{_at(place)} has further fields, which would be lost: declare {kind.__name__}"
 
 
 def _fields_of(kind: Any) -> list[str]:

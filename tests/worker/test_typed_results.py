@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NewType, TypedDict
+from typing import Annotated, Any, Generic, Literal, NewType, TypedDict, TypeVar
 
 import msgspec
 import pydantic
@@ -57,6 +57,7 @@ class Unknown(TypedDict):
     asked: NotThere  # type: ignore[name-defined]  # noqa: F821 - as one for type checkers only
 
 
+T = TypeVar("T")
 Number = NewType("Number", int)
 PlanOfDay = NewType("PlanOfDay", Plan)
 
@@ -200,6 +201,114 @@ def test_a_document_that_a_model_refuses_is_named() -> None:
     assert isinstance(outcome, Failed)
     assert "do not fit the types that" in outcome.message
     assert "at least 2 characters" in outcome.message
+
+
+class Approve(pydantic.BaseModel):
+    by: str
+
+
+class Reject(pydantic.BaseModel):
+    by: str
+    reason: str
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+class Signed(pydantic.BaseModel):
+    by: str
+
+
+class Key(pydantic.BaseModel):
+    value: pydantic.SecretStr
+    more: list[pydantic.SecretStr] = []
+
+
+class Box(msgspec.Struct, Generic[T]):
+    held: T
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        (Approve | Reject, Reject(by="ada", reason="late")),
+        (Approve | Reject, Approve(by="ada")),
+        (Approve | str, "no"),
+        (Approve | Reject | None, None),
+        (Approve | Reject | None, Approve(by="ada")),
+        (list[Approve | Reject], [Approve(by="ada"), Reject(by="bob", reason="late")]),
+        (dict[str, list[Cat | Dog | None]], {"pets": [Dog(), None, Cat()]}),
+        (tuple[Cat | Dog, ...], (Dog(), Cat())),
+        (Annotated[Cat | Dog, pydantic.Field(discriminator="kind")], Dog()),
+        (list[Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]], [Dog(), Cat()]),
+        (Box[Cat | Dog], Box(Dog())),
+    ],
+)
+def test_unions_with_models_come_back(declared: Any, value: Any) -> None:
+    assert typed_values.is_readable(declared)
+    document = typed_values.result_document(value, declared)
+    assert typed_values.decoded(document, declared) == value
+
+
+def test_a_signal_of_a_union_of_models_is_taken_or_rejected() -> None:
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+
+            @worker.process("agent", signals={"answer": Approve | Reject}, retry=Retry(1))
+            async def agent(run: Run) -> str:
+                return type(await run.signal("answer")).__name__
+
+            run = await store.processes.start("agent")
+            await run.signal("answer", {"by": 7})
+            await run.signal("answer", {"by": "ada", "reason": "late"})
+            await worker.serve(until_idle=True)
+            return await run.outcome(timeout_ms=0)
+
+    assert asyncio.run(main()) == Completed("Reject")
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "says"),
+    [
+        (Approve | Signed, Signed(by="ada"), "a Signed would come back as a Approve: give each a field that tells"),
+        (list[Approve | Signed], [Signed(by="ada")], r"a Signed at \[0\] would come back as a Approve"),
+        (Key, Key(value=pydantic.SecretStr("s")), "a SecretStr at value is stored as asterisks"),
+        (Key, Key(value=pydantic.SecretStr(""), more=[pydantic.SecretStr("s")]), r"a SecretStr at more\[0\] is stored"),
+    ],
+)
+def test_a_model_that_would_come_back_as_another_one_is_refused(declared: Any, value: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        typed_values.result_document(value, declared)
+
+
+def test_a_secret_in_arguments_is_refused() -> None:
+    with holdfast.open_blocking("memory:") as store, pytest.raises(holdfast.InvalidRequest, match="as asterisks"):
+        store.processes.start("agent", Key(value=pydantic.SecretStr("s")))
+
+
+def test_a_union_that_pydantic_does_not_read_is_refused_before_the_call() -> None:
+    class Point(msgspec.Struct):
+        x: int
+
+    def choose() -> Any:
+        raise AssertionError
+
+    choose.__annotations__["return"] = Cat | Point
+
+    def stepping(run: BlockingRun) -> None:
+        run.step("choose", choose)
+
+    assert not typed_values.is_readable(Cat | Point)
+    outcome = outcome_of(stepping)
+    assert isinstance(outcome, Failed)
+    assert "run.step('choose'): declares to return" in outcome.message
+    assert "cannot be read back" in outcome.message
 
 
 def of_int() -> int:

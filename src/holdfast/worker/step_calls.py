@@ -225,7 +225,7 @@ def _require_type(name: str, declared: Any) -> None:
     if not typed_values.is_typed(declared):
         return
     try:
-        msgspec.json.Decoder(declared)
+        msgspec.json.Decoder(typed_values.readable(declared))
     except TypeError as error:
         problem = f"declares to return {typed_values.name_of(declared)}, which cannot be read back: {error}"
         raise holdfast.InvalidRequest(f"run.step({name!r})", problem) from error
