@@ -133,7 +133,7 @@ def _is_model_union(kind: type[Any]) -> bool:
 
 
 def readable(declared: Any) -> Any:
-    """Return a type that msgspec reads: the declared one, with a class of ours in place of each union with models."""
+    """Return a type that msgspec reads: the declared one, with a special class in place of each union with models."""
     try:
         return _readable(declared)
     except TypeError:  # not hashable
@@ -158,7 +158,7 @@ def _readable(declared: Any) -> Any:
     pydantic: Any = sys.modules.get("pydantic")
     try:
         adapter = pydantic.TypeAdapter(typing.Union[members])  # noqa: UP007 - of a tuple
-    except Exception:  # another member is no type of pydantic's, or the model is of another library
+    except Exception:  # pydantic does not know another member, or the model is of another library
         return declared
     union = _TakesAll(str(declared), (_ModelUnion,), {"adapter": adapter})
     return union if len(members) == len(arguments) else union | None

@@ -122,7 +122,7 @@ def test_a_child_of_a_blank_kind_is_refused_where_it_is_started(url: str, store:
         (7, "argument 1 is of type int"),
     ],
 )
-def test_what_gather_cannot_await_is_named_and_nothing_is_called(
+def test_an_argument_that_gather_cannot_await_is_named_and_nothing_is_called(
     url: str, store: holdfast.BlockingStore, wrong: Any, says: str
 ) -> None:
     worker = Worker(url)

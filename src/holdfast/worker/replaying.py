@@ -125,7 +125,7 @@ class _Replaying:
         return Replay(self._process.id, self._handler.name, steps, stopped_at, tuple(found))
 
     async def _call_to_its_stop(self) -> Any:
-        """Call the handler. Whatever it does after its stop is no difference: raises `Suspended`."""
+        """Call the handler. Raises `Suspended` if it was stopped, also if it caught that or raised another error then."""
         try:
             value = await self._call()
         except (StepConflict, Suspended):

@@ -39,7 +39,7 @@ def hash_of(given: Any) -> str | None:
 
     try:
         document = _sorted(given)
-    except TypeError:  # for a key that is no text
+    except TypeError:  # for a key that is not text
         try:
             document = _sorted(msgspec.to_builtins(given, enc_hook=_comparable, str_keys=True, order="deterministic"))
         except _INCOMPARABLE:

@@ -1,6 +1,6 @@
 """The steps of one call of a handler: found in the journal, or recorded there, each once.
 
-What the handler asks for is compared with what it asked for before. A refusal comes before the call of a function.
+The calls of a handler are compared with the recorded ones. A refusal comes before the call of a function.
 """
 
 from __future__ import annotations
