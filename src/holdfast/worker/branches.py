@@ -64,8 +64,8 @@ async def gathered(run: Branching, branches: Sequence[Awaitable[Any]]) -> list[A
     if asleep:
         times = [one.due_at_ms for one in asleep if one.due_at_ms is not None]
         waits = [one.wait for one in asleep if one.wait is not None]
-        said = [each for one in asleep for each in one.waits]
-        await run.fall_asleep(min(times) if times else None, waits[0] if waits else None, *said)
+        shown = [each for one in asleep for each in one.waits]
+        await run.fall_asleep(min(times) if times else None, waits[0] if waits else None, *shown)
     return results
 
 

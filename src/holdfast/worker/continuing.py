@@ -40,7 +40,7 @@ async def continued(store: holdfast.Store, run: Run, journal: Journal, over: Con
     await journal.refresh()  # outside of the transaction, which then reads little
     if journal.cancel is not None:
         return False
-    require_few(run.id, journal.signals, run.signals.gone())
+    require_few(run.id, journal.signals, run.signals.taken_or_rejected())
     process = run.claim.process
     following = next_in_chain(process.id)
     stored = await store.processes.get(process.id)
@@ -97,7 +97,7 @@ async def _add_last(tx: holdfast.Store, run: Run, journal: Journal, signals: dic
             raise _Cancelled
         if event.type.startswith(SIGNAL):
             signals.setdefault(event.type.removeprefix(SIGNAL), []).append(event.payload)
-    require_few(run.id, signals, run.signals.gone())
+    require_few(run.id, signals, run.signals.taken_or_rejected())
 
 
 async def _carry_over(
@@ -107,7 +107,7 @@ async def _carry_over(
 
     Signals of children that ended are left: the next run reads a child before it waits for one.
     """
-    gone = run.signals.gone()
+    gone = run.signals.taken_or_rejected()
     drafts = [
         holdfast.events.EventDraft(f"{SIGNAL}{name}", payloads[number], f"carried:{run.id}:{name}:{number + 1}")
         for name, payloads in signals.items()

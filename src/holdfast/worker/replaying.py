@@ -125,7 +125,7 @@ class _Replaying:
         return Replay(self._process.id, self._handler.name, steps, stopped_at, tuple(found))
 
     async def _call_to_its_stop(self) -> Any:
-        """Call the handler. Raises `Suspended` if it was stopped, also if it caught that or raised another error then."""
+        """Call the handler. Raises `Suspended` if it was stopped, whatever it catches or raises then."""
         try:
             value = await self._call()
         except (StepConflict, Suspended):
@@ -174,11 +174,11 @@ class _Replaying:
         ]
 
     def _raised(self, error: BaseException) -> list[Difference]:
-        said, outcome = described(error, self._store.limits), self._process.outcome
+        text, outcome = described(error, self._store.limits), self._process.outcome
         recorded = outcome.message if isinstance(outcome, holdfast.processes.Failed) else self._process.last_error
-        if said == recorded or isinstance(outcome, holdfast.processes.Cancelled | holdfast.processes.Abandoned):
+        if text == recorded or isinstance(outcome, holdfast.processes.Cancelled | holdfast.processes.Abandoned):
             return []
-        return [Difference("other end", None, f"the handler raises {said}, and the record says {_said(outcome)}")]
+        return [Difference("other end", None, f"the handler raises {text}, and the record says {_ending(outcome)}")]
 
     async def _returned(self, value: Any) -> list[Difference]:
         outcome = self._process.outcome
@@ -190,7 +190,7 @@ class _Replaying:
                 return []
             problem = f"the handler returns {_short(value)}, and the record says {_short(recorded)}"
         else:
-            problem = f"the handler returns {_short(value)}, and the record says {_said(outcome)}"
+            problem = f"the handler returns {_short(value)}, and the record says {_ending(outcome)}"
         return [Difference("other end", None, problem)]
 
     async def _continued(self, over: Continued) -> list[Difference]:
@@ -199,7 +199,7 @@ class _Replaying:
             outcome = self._process.outcome
             if outcome is None:
                 return []
-            return [Difference("other end", None, f"the handler continues as new, the record says {_said(outcome)}")]
+            return [Difference("other end", None, f"the handler continues as new, the record says {_ending(outcome)}")]
         process = await asyncio.to_thread(self._store.processes.get, following)
         if process is None or not isinstance(process.input, holdfast.processes.Run):
             return []
@@ -307,11 +307,11 @@ def _stored(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    said = repr(value)
-    return said if len(said) <= 200 else f"{said[:200]}…"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def _said(outcome: holdfast.processes.ProcessOutcome | None) -> str:
+def _ending(outcome: holdfast.processes.ProcessOutcome | None) -> str:
     if outcome is None:
         return "that the run continues"
     if isinstance(outcome, holdfast.processes.Completed):

@@ -252,7 +252,7 @@ class Run:
         """
         self._require_own_task("run.continue_as_new")
         self.steps.require_outside("run.continue_as_new")
-        require_few(self.id, self._journal.signals, self.signals.gone())
+        require_few(self.id, self._journal.signals, self.signals.taken_or_rejected())
         with _naming("run.continue_as_new"):
             given = typed_values.as_documents(args)
             if self.check_start is not None:
@@ -394,8 +394,8 @@ class Run:
             if outcome is None:
                 self.steps.asked.discard(place)
                 look_at_ms = await self._store.now_ms() + LOOK_AT_CHILD_MS
-                said = holdfast.processes.RunWait("child", child_id)
-                await self.fall_asleep(look_at_ms, self.signals.wait(CHILD_ENDED), said)
+                waits_for = holdfast.processes.RunWait("child", child_id)
+                await self.fall_asleep(look_at_ms, self.signals.wait(CHILD_ENDED), waits_for)
             if isinstance(outcome, holdfast.processes.Completed):
                 # The whole value: the journal of this run must not depend on artifacts of the child, which may be
                 # pruned first.

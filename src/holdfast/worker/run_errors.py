@@ -89,10 +89,10 @@ class SignalsLeft(holdfast.Conflict):
     """
 
     def __init__(self, process_id: str, left: Mapping[str, int], most: int) -> None:
-        said = ", ".join(f"{count} of {name!r}" for name, count in left.items())
+        counts = ", ".join(f"{count} of {name!r}" for name, count in left.items())
         super().__init__(
-            f"run {process_id!r} has signals that it did not take ({said}), and carries over at most {most}: take them "
-            "with run.signal(name) before run.continue_as_new(args)"
+            f"run {process_id!r} has signals that it did not take ({counts}), and carries over at most {most}: take "
+            "them with run.signal(name) before run.continue_as_new(args)"
         )
         self.process_id = process_id
         self.left = dict(left)

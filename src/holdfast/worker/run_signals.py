@@ -72,7 +72,7 @@ class Signals:
         self.declared: dict[str, Any] | None = None
         """The signals that the handler declares, with the types of their payloads; None if it takes any."""
 
-    def gone(self) -> defaultdict[str, set[int]]:
+    def taken_or_rejected(self) -> defaultdict[str, set[int]]:
         """Return the numbers of the signals of each name that were taken or rejected, from 0 on."""
         found: defaultdict[str, set[int]] = defaultdict(set)
         for numbers in (self._taken, self._journal.rejected):
@@ -197,8 +197,8 @@ class Signals:
                 await run.fall_asleep(None, self.wait(name), holdfast.processes.RunWait("signal", name))
             left_ms = until_ms - await self._store.now_ms()
             if left_ms > run.in_memory_ms:
-                said = holdfast.processes.RunWait("signal", name, until_ms)
-                await run.fall_asleep(until_ms, self.wait(name), said)
+                waits_for = holdfast.processes.RunWait("signal", name, until_ms)
+                await run.fall_asleep(until_ms, self.wait(name), waits_for)
             if left_ms > 0:
                 coming = self._store.events.wait_for(
                     run.id, f"{SIGNAL}{name}", after=self._journal.seen, timeout_ms=left_ms

@@ -126,7 +126,7 @@ class StepCall:
             **self._facts,
             "step": self.name,
             "attempt": self._attempt,
-            "error": self._steps.said(error),
+            "error": self._steps.error_text(error),
             "class": class_name(error),
             "took_ms": _milliseconds_since(began_s),
             "until_ms": None,

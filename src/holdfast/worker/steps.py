@@ -192,11 +192,11 @@ class Steps:
         return found
 
     def _require_same(self, name: str, before: dict[str, Any] | None, facts: dict[str, Any]) -> None:
-        for key, said in facts.items():
+        for key, now in facts.items():
             recorded = None if before is None else before.get(key)
-            if None not in (recorded, said) and recorded != said:
+            if None not in (recorded, now) and recorded != now:
                 # Only a hash of the arguments is recorded, which is of no use in a message.
-                changed = f"its {key} was {recorded}, and is {said} now"
+                changed = f"its {key} was {recorded}, and is {now} now"
                 self.refuse(name, "its arguments are not those that it recorded" if key == "args" else changed)
 
     def refuse(self, name: str, problem: str) -> NoReturn:
@@ -237,7 +237,7 @@ class Steps:
             self._lost = error
             raise
 
-    def said(self, error: BaseException) -> str:
+    def error_text(self, error: BaseException) -> str:
         """Return the text of an error as it is recorded."""
         return described(error, self.journal.limits)
 
@@ -247,7 +247,7 @@ class Steps:
         room = (limits.document_bytes // 2, limits.document_depth - 2)
         found = recorded_error(error, *room)
         if found is None and isinstance(error, GiveUp):
-            return recorded_error(GiveUp(self.said(error)), *room)  # it must give up whatever else it holds
+            return recorded_error(GiveUp(self.error_text(error)), *room)  # it must give up whatever else it holds
         return found
 
     def note_failure(self, name: str, facts: dict[str, Any]) -> None:
@@ -283,8 +283,8 @@ class Steps:
         for facts in failed:
             step = facts["step"]
             name = f"{FAILED}{step}:{self.journal.failed[step] + 1}"
-            told = {key: facts[key] for key in ("step", "attempt", "error", "took_ms")}
-            await self.persist("cannot record a failure", partial(self.journal.record, name, told))
+            shown = {key: facts[key] for key in ("step", "attempt", "error", "took_ms")}
+            await self.persist("cannot record a failure", partial(self.journal.record, name, shown))
 
     async def once(self, name: str, make: Callable[[], Awaitable[Any]], *, call: str) -> Any:
         """Return the value of a step of the run's own: the recorded one, or a new one. Errors name the call."""

@@ -49,8 +49,8 @@ def noted(method: F) -> F:
     @functools.wraps(method)
     def call(self: Any, /, *args: Any, **named: Any) -> Coroutine[Any, Any, Any]:
         work = method(self, *args, **named)
-        said = repr(args[0]) if args and isinstance(args[0], str) else "…" if args or named else ""
-        self.steps.unawaited.note(f"run.{method.__name__}({said})", work)
+        first = repr(args[0]) if args and isinstance(args[0], str) else "…" if args or named else ""
+        self.steps.unawaited.note(f"run.{method.__name__}({first})", work)
         return work
 
     return cast("F", call)
