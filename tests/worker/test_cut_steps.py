@@ -294,6 +294,45 @@ def test_a_branch_that_swallows_its_end_sleeps_all_the_same(
     assert (process.status, process.suspended, calls) == ("running", True, [])
 
 
+@pytest.mark.parametrize("in_branch", [False, True])
+def test_branches_in_a_finally_block_run_after_the_wait_and_once(
+    url: str, store: holdfast.BlockingStore, in_branch: bool
+) -> None:
+    worker = Worker(url)
+    calls: list[str] = []
+
+    @worker.process("agent", retry=Retry(1))
+    async def agent(run: Run) -> Any:
+        async def wait() -> Any:
+            try:
+                return await run.signal("go")
+            finally:
+                await run.gather(run.step("clean up", calls.append, "clean up"))
+
+        return (await run.gather(wait()))[0] if in_branch else await wait()
+
+    run = store.processes.start("agent", id="r1")
+    worker.run(until_idle=True)
+    assert calls == []
+    run.signal("go", "on")
+    worker.run(until_idle=True)
+    assert (run.result(), calls) == ("on", ["clean up"])
+
+
+def test_branches_inside_of_a_step_are_refused(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+
+    @worker.process("agent", retry=Retry(1))
+    async def agent(run: Run) -> Any:
+        return await run.step("outer", run.gather)
+
+    run = store.processes.start("agent", id="r1")
+    worker.run(until_idle=True)
+    outcome = run.outcome()
+    assert isinstance(outcome, Failed)
+    assert "run.gather: is inside of step 'outer'" in outcome.message
+
+
 def test_a_branch_that_swallows_its_end_continues_the_run_all_the_same(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
     calls: list[str] = []

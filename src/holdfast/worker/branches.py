@@ -41,6 +41,7 @@ async def gathered(run: Branching, branches: Sequence[Awaitable[Any]]) -> list[A
     """Return the results of branches that run concurrently; see `Run.gather`."""
     try:
         _require_awaitable(branches)
+        run.steps.require_outside("run.gather")
         place = run.steps.number("gather")
         gathering = asyncio.gather(
             *(_caught(run, f"{place}.{index}.", run.wrap_branch(one)) for index, one in enumerate(branches))
