@@ -161,6 +161,49 @@ def test_a_time_limit_does_not_cut_the_record_of_a_step(fails: bool) -> None:
     assert calls == ["ask", "recorded", seen, seen]
 
 
+@pytest.mark.parametrize("call", ["now", "progress", "start"])
+def test_a_time_limit_does_not_cut_another_record(call: str) -> None:
+    makes: dict[str, Callable[[Run], Awaitable[Any]]] = {
+        "now": lambda run: run.now(),
+        "progress": lambda run: run.progress("so far"),
+        "start": lambda run: run.start("child", id="c1"),
+    }
+    calls: list[str] = []
+
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+
+            @worker.process("agent", retry=Retry(1))
+            async def agent(run: Run) -> Any:
+                persist = run.steps.persist
+
+                async def slowly(message: str, make: Any) -> Any:
+                    answer = await persist(message, make)
+                    if not calls:
+                        calls.append("recorded")
+                        await asyncio.sleep(60)
+                    return answer
+
+                run.steps.persist = slowly
+                found = "cut"
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LIMIT_S):
+                        await makes[call](run)
+                    found = "made"
+                calls.append(found)
+                return await run.signal("go")
+
+            run = await store.processes.start("agent", id="r1")
+            await worker.serve(until_idle=True)
+            await run.signal("go", "on")
+            await worker.serve(until_idle=True)
+            return await run.outcome(timeout_ms=0)
+
+    assert asyncio.run(main()) == Completed("on")
+    assert calls == ["recorded", "made", "made"]
+
+
 def test_a_step_that_was_cut_in_a_task_may_begin_later_or_never(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
     calls: Counter[str] = Counter()

@@ -211,9 +211,8 @@ class Steps:
         self.journal.require_room(name)
 
     async def record(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
-        """Record a step. Return it as it is recorded. A time limit of the handler does not cut this; see `uncut`."""
-        record = partial(self.journal.record, name, facts)
-        found = await self.uncut(lambda: self.write("cannot record a step", record))
+        """Record a step. Return it as it is recorded."""
+        found = await self.write("cannot record a step", lambda: self.journal.record(name, facts))
         self.reach(name)
         return found
 
@@ -230,9 +229,12 @@ class Steps:
             return await call()
 
     async def write(self, message: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Write under the run's lease. Once that is lost, another worker runs the handler: nothing more is called."""
+        """Make an idempotent write under the run's lease. A time limit of the handler does not cut it; see `uncut`.
+
+        Once the lease is lost, another worker runs the handler: nothing more is called.
+        """
         try:
-            return await self.persist(message, call)
+            return await self.uncut(lambda: self.persist(message, call))
         except holdfast.LeaseLost as error:
             self._lost = error
             raise
