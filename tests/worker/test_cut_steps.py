@@ -204,6 +204,33 @@ def test_a_time_limit_does_not_cut_another_record(call: str) -> None:
     assert calls == ["recorded", "made", "made"]
 
 
+@pytest.mark.parametrize("wait", ["sleep", "signal"])
+def test_a_time_limit_does_not_cut_a_short_wait(url: str, store: holdfast.BlockingStore, wait: str) -> None:
+    worker = Worker(url)
+    seen: list[str] = []
+
+    @worker.process("agent", retry=Retry(1))
+    async def agent(run: Run) -> Any:
+        found = "over"
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                if wait == "sleep":
+                    await run.sleep(4 * LIMIT_S)
+                else:
+                    await run.signal("never", timeout_s=4 * LIMIT_S)
+        except TimeoutError as error:
+            found = str(error)
+        seen.append(found)
+        return await run.signal("go")
+
+    run = store.processes.start("agent", id="r1")
+    worker.run(until_idle=True)
+    run.signal("go", "on")
+    worker.run(until_idle=True)
+    assert run.result() == "on"
+    assert seen == ["over" if wait == "sleep" else "no signal 'never' within 0.2 s"] * 2
+
+
 def test_a_step_that_was_cut_in_a_task_may_begin_later_or_never(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
     calls: Counter[str] = Counter()

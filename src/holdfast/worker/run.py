@@ -31,7 +31,7 @@ from holdfast.worker.run_errors import ChildFailed, Continued, Suspended
 from holdfast.worker.run_signals import Signals
 from holdfast.worker.step_calls import StepCall
 from holdfast.worker.step_facts import hash_of
-from holdfast.worker.steps import Persist, Steps, in_step, milliseconds
+from holdfast.worker.steps import Persist, Steps, cancels_of_task, in_step, milliseconds
 from holdfast.worker.successors import newest_run
 from holdfast.worker.unawaited import noted
 
@@ -194,7 +194,7 @@ class Run:
         due_at_ms, cut_after_ms = call.next_attempt_at_ms(), call.cut_after_ms()
         if cut_after_ms is not None:
             # The handler cancels the step now as it did before. If it does not, its code is another one.
-            await self.while_wanted(asyncio.sleep((cut_after_ms + CUT_LATE_MS) / 1000))
+            await self.while_wanted(asyncio.sleep((cut_after_ms + CUT_LATE_MS) / 1000), may_cut=True)
             raise call.last_error()
         if due_at_ms is not None:
             try:
@@ -214,13 +214,21 @@ class Run:
             kind: holdfast.processes.WaitKind = "sleep" if step is None else "step retry"
             await self.fall_asleep(at_ms, None, holdfast.processes.RunWait(kind, step, at_ms))
         if left_ms > 0:
-            await self.while_wanted(asyncio.sleep(left_ms / 1000))
+            await self.while_wanted(asyncio.sleep(left_ms / 1000), may_cut=step is not None)
 
-    async def while_wanted(self, waiting: Coroutine[Any, Any, T]) -> T:
-        """Wait in memory. Raises `CancelledError` once the worker has given up on the call, in a thread, too."""
+    async def while_wanted(self, waiting: Coroutine[Any, Any, T], *, may_cut: bool = False) -> T:
+        """Wait in memory. Raises `CancelledError` once the worker has given up on the call, in a thread, too.
+
+        Unless it `may_cut`, a time limit of the handler does not end the wait: it would not end a recorded one either.
+        """
         work, given_up = asyncio.ensure_future(waiting), asyncio.ensure_future(self._given_up.wait())
         try:
-            await asyncio.wait([work, given_up], return_when=asyncio.FIRST_COMPLETED)
+            while not (work.done() or given_up.done()):
+                try:
+                    await asyncio.wait([work, given_up], return_when=asyncio.FIRST_COMPLETED)
+                except asyncio.CancelledError:
+                    if may_cut or self.steps.is_cancelled or cancels_of_task() == 0:
+                        raise
             if given_up.done():
                 raise asyncio.CancelledError
             return work.result()
