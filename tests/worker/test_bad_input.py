@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.worker.test_worker import got, put
 
 import holdfast
 from holdfast.cli import main
-from holdfast.worker import Retry, Run, Worker
+from holdfast.worker import BlockingRun, Retry, Run, Worker, run_facts
 
 ONCE = Retry(1)
 
@@ -112,6 +113,38 @@ def test_a_child_of_a_blank_kind_is_refused_where_it_is_started(url: str, store:
     worker.run(until_idle=True)
     with pytest.raises(holdfast.processes.RunFailed, match=r"run\.start: kind: must not be blank"):
         started.result()
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda run: run.now(), "run.now"),
+        (lambda run: run.uuid(), "run.uuid"),
+        (lambda run: run.sleep(0), "run.sleep"),
+        (lambda run: run.signal("go", timeout_s=0), "run.signal"),
+        (lambda run: run.start("child"), "run.start without an id"),
+        (lambda run: run.child("c1").result(), "child.result"),
+        (lambda run: run.continue_as_new(), "run.continue_as_new"),
+    ],
+)
+def test_a_call_without_a_name_is_refused_in_a_thread_of_the_handler(
+    url: str, store: holdfast.BlockingStore, call: Callable[[BlockingRun], Any], name: str
+) -> None:
+    worker = Worker(url)
+
+    @worker.process("agent", retry=ONCE)
+    def agent(run: BlockingRun) -> Any:
+        with ThreadPoolExecutor(2) as threads:
+            lengths = list(threads.map(lambda text: run.step(text, len, text), ["a", "bb"]))
+            threads.submit(run.progress, lengths).result()
+            return threads.submit(call, run).result()
+
+    run = store.processes.start("agent", id="r1")
+    worker.run(until_idle=True)
+    outcome = run.outcome()
+    assert isinstance(outcome, holdfast.processes.Failed)
+    assert f"{name}: is called in a thread that the handler started" in outcome.message
+    assert sorted(step.name for step in run_facts(store, "r1").steps) == ["a", "bb"]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Awaitable, Coroutine
+from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 import holdfast
 
 T = TypeVar("T")
+
+IN_HANDLER: ContextVar[object] = ContextVar("holdfast_handler", default=None)
+"""The turn, job or run of the plain handler whose thread this is. Threads that the handler starts have none."""
 
 
 async def _awaited(work: Awaitable[T]) -> T:

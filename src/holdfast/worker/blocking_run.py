@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar, overload
 
 import holdfast
-from holdfast.worker.blocking_calls import OnLoop, SharedStore
+from holdfast.worker.blocking_calls import IN_HANDLER, OnLoop, SharedStore
 from holdfast.worker.children import Child
 from holdfast.worker.journal import JournalUse
 from holdfast.worker.retries import Retry
@@ -24,9 +24,10 @@ R = TypeVar("R")
 class BlockingChild:
     """A run that another run has started."""
 
-    def __init__(self, child: Child, loop: OnLoop) -> None:
+    def __init__(self, child: Child, loop: OnLoop, require_own_thread: Callable[[str], None]) -> None:
         self._child = child
         self._loop = loop
+        self._require_own_thread = require_own_thread
         self.id = child.id
 
     @overload
@@ -35,6 +36,7 @@ class BlockingChild:
     def result(self, declared: type[T]) -> T: ...
     def result(self, declared: Any = None) -> Any:
         """Return the child's result once it has ended, as a value of a type if one is given; see `Child.result`."""
+        self._require_own_thread("child.result")
         return self._loop.drive(self._child.result(declared))
 
 
@@ -64,6 +66,12 @@ class BlockingRun:
         """End the handler once the worker has given up on this call: another one may run the handler already."""
         if self._run.cancelled:
             raise asyncio.CancelledError
+
+    def _require_own_thread(self, call: str) -> None:
+        """Refuse a wait, or a call without a name, in a thread that the handler made: their order is not the same."""
+        if IN_HANDLER.get() is not self._run:
+            problem = "is called in a thread that the handler started: only named steps and progress may be"
+            raise holdfast.InvalidRequest(call, problem)
 
     def _drive(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         self._require_wanted()
@@ -115,6 +123,7 @@ class BlockingRun:
 
     def continue_as_new(self, args: Any = None, *, version: str | None = None) -> NoReturn:
         """End this run, and continue as a new one with these arguments; see `Run.continue_as_new`."""
+        self._require_own_thread("run.continue_as_new")
         self._run.continue_as_new(args, version=version)
 
     def gather(self, *branches: object) -> NoReturn:  # noqa: ARG002 - as of `Run`
@@ -124,30 +133,36 @@ class BlockingRun:
 
     def now(self) -> int:
         """Return the recorded time of the store's clock in milliseconds."""
+        self._require_own_thread("run.now")
         return self._drive(self._run.now)
 
     def uuid(self) -> str:
         """Return a recorded random UUID."""
+        self._require_own_thread("run.uuid")
         return self._drive(self._run.uuid)
 
     def sleep(self, seconds: float) -> None:
         """Sleep durably."""
+        self._require_own_thread("run.sleep")
         self._drive(lambda: self._run.sleep(seconds))
 
     def signal(self, name: str, *, timeout_s: float | None = None) -> Any:
         """Wait for a signal and return its payload; `TimeoutError` if none comes in time."""
+        self._require_own_thread("run.signal")
         return self._drive(lambda: self._run.signal(name, timeout_s=timeout_s))
 
     def start(
         self, kind: str, args: Any = None, *, id: str | None = None, version: str = "1", detached: bool = False
     ) -> BlockingChild:
         """Start a child run, once."""
+        if id is None:
+            self._require_own_thread("run.start without an id")
         child = self._drive(lambda: self._run.start(kind, args, id=id, version=version, detached=detached))
-        return BlockingChild(child, self._loop)
+        return BlockingChild(child, self._loop, self._require_own_thread)
 
     def child(self, id: str) -> BlockingChild:
         """Return a handle on a child by its id; see `Run.child`."""
-        return BlockingChild(self._run.child(id), self._loop)
+        return BlockingChild(self._run.child(id), self._loop, self._require_own_thread)
 
     @property
     def children(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.log import WARNING, log_event
+from holdfast.worker.blocking_calls import IN_HANDLER
 from holdfast.worker.claim_renewal import Held
 from holdfast.worker.handlers import Registered
 
@@ -106,7 +107,9 @@ class Caller:
 
     async def _in_thread(self, function: Callable[[], Any], subject: Any, tell: Callable[[], None]) -> Any:
         answer: asyncio.Future[Any] = self.loop.create_future()
-        run = partial(_call_in_thread, copy_context(), function, self.loop, answer)
+        context = copy_context()
+        context.run(IN_HANDLER.set, subject)
+        run = partial(_call_in_thread, context, function, self.loop, answer)
         # A daemon: a handler that never returns must not keep the process from ending.
         threading.Thread(target=run, name="holdfast-handler", daemon=True).start()
         try:
