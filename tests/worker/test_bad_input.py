@@ -141,7 +141,7 @@ def test_a_call_without_a_name_is_refused_in_a_thread_of_the_handler(
 
     run = store.processes.start("agent", id="r1")
     worker.run(until_idle=True)
-    outcome = run.outcome()
+    outcome = run.outcome(timeout_ms=0)
     assert isinstance(outcome, holdfast.processes.Failed)
     assert f"{name}: is called in a thread that the handler started" in outcome.message
     assert sorted(step.name for step in run_facts(store, "r1").steps) == ["a", "bb"]
@@ -167,7 +167,7 @@ def test_an_argument_that_gather_cannot_await_is_named_and_nothing_is_called(
 
     run = store.processes.start("agent")
     worker.run(until_idle=True)
-    outcome = run.outcome()
+    outcome = run.outcome(timeout_ms=0)
     assert isinstance(outcome, holdfast.processes.Failed)
     assert outcome.message == f"InvalidRequest: run.gather: takes calls that can be awaited: {says}"
     assert called == []

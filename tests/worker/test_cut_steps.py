@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import anyio
 import pytest
 
 import holdfast
@@ -38,10 +39,20 @@ async def with_a_task(step: Awaitable[Any]) -> Any:
     raise TimeoutError
 
 
+async def with_scope(step: Awaitable[Any]) -> Any:
+    with anyio.move_on_after(LIMIT_S):
+        try:
+            return await step
+        except TimeoutError:
+            return "an error where there was none"
+    raise TimeoutError  # the scope swallows the cancel
+
+
 LIMITS: dict[str, Callable[[Awaitable[Any]], Awaitable[Any]]] = {
     "asyncio.timeout": with_timeout,
     "asyncio.wait_for": with_wait_for,
     "a task": with_a_task,
+    "anyio": with_scope,
 }
 
 
@@ -79,7 +90,7 @@ def test_a_step_that_a_time_limit_of_the_handler_cut_is_not_called_again(
     assert replay(store, worker, "r1").stopped_at == "signal 'go'"
     run.signal("go", "on")
     worker.run(until_idle=True)
-    assert run.outcome() == Completed(["small", "on"])
+    assert run.outcome(timeout_ms=0) == Completed(["small", "on"])
     assert calls == {"large": 1, "small": 1}
 
 
@@ -227,7 +238,7 @@ def test_a_time_limit_does_not_cut_a_short_wait(url: str, store: holdfast.Blocki
     worker.run(until_idle=True)
     run.signal("go", "on")
     worker.run(until_idle=True)
-    assert run.result() == "on"
+    assert run.result(timeout_ms=0) == "on"
     assert seen == ["over" if wait == "sleep" else "no signal 'never' within 0.2 s"] * 2
 
 
@@ -254,7 +265,7 @@ def test_a_step_that_was_cut_in_a_task_may_begin_later_or_never(url: str, store:
     worker.run(until_idle=True)
     run.signal("go", "on")
     worker.run(until_idle=True)
-    assert run.outcome() == Completed(["fast", "on"])
+    assert run.outcome(timeout_ms=0) == Completed(["fast", "on"])
     assert calls == {"fast": 1, "slow": 1}
 
 
@@ -272,7 +283,7 @@ def test_a_function_that_raises_a_cancel_of_its_own_is_a_failed_step(url: str, s
 
     run = store.processes.start("agent", id="r1")
     worker.run(until_idle=True)
-    outcome = run.outcome()
+    outcome = run.outcome(timeout_ms=0)
     assert isinstance(outcome, Failed)
     assert "lose raised CancelledError, and was not cancelled" in outcome.message
     assert len(calls) == 2
@@ -307,9 +318,9 @@ def test_a_handler_continues_after_a_task_group_whose_error_it_caught(url: str, 
     worker.run(until_idle=True)
     run.signal("go", "on")
     worker.run(until_idle=True)
-    assert run.outcome() == Completed([3, "on"])
+    assert run.outcome(timeout_ms=0) == Completed([3, "on"])
     assert calls == {"fail": 1, "wait": 1}
-    assert [one.outcome() for one in others] == [Completed(3)] * 3  # the same slot ran them
+    assert [one.outcome(timeout_ms=0) for one in others] == [Completed(3)] * 3  # the same slot ran them
 
 
 def test_a_time_limit_after_a_task_group_with_an_error_is_named(url: str, store: holdfast.BlockingStore) -> None:
@@ -327,7 +338,7 @@ def test_a_time_limit_after_a_task_group_with_an_error_is_named(url: str, store:
 
     run = store.processes.start("agent", id="r1")
     worker.run(until_idle=True)
-    outcome = run.outcome()
+    outcome = run.outcome(timeout_ms=0)
     assert isinstance(outcome, Failed)
     assert "agent took longer than 0.5 s" in outcome.message
 
@@ -386,7 +397,7 @@ def test_branches_in_a_finally_block_run_after_the_wait_and_once(
     assert calls == []
     run.signal("go", "on")
     worker.run(until_idle=True)
-    assert (run.result(), calls) == ("on", ["clean up"])
+    assert (run.result(timeout_ms=0), calls) == ("on", ["clean up"])
 
 
 def test_branches_inside_of_a_step_are_refused(url: str, store: holdfast.BlockingStore) -> None:
@@ -398,7 +409,7 @@ def test_branches_inside_of_a_step_are_refused(url: str, store: holdfast.Blockin
 
     run = store.processes.start("agent", id="r1")
     worker.run(until_idle=True)
-    outcome = run.outcome()
+    outcome = run.outcome(timeout_ms=0)
     assert isinstance(outcome, Failed)
     assert "run.gather: is inside of step 'outer'" in outcome.message
 
@@ -420,4 +431,4 @@ def test_a_branch_that_swallows_its_end_continues_the_run_all_the_same(url: str,
 
     run = store.processes.start("agent", id="r1")
     worker.run(until_idle=True)
-    assert (run.result(), calls) == (2, [])
+    assert (run.result(timeout_ms=0), calls) == (2, [])

@@ -157,12 +157,12 @@ class Run:
                     document = call.checked(await self._called(function, args, named))
             except Exception as error:
                 await call.fail(error, began_s, self._store.now_ms)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as cut:
                 if not _current_task().cancelling():
                     raised = RuntimeError(f"{call.function_name} raised CancelledError, and was not cancelled")
                     await call.fail(raised, began_s, self._store.now_ms)
                     continue
-                call.note_cut(began_s)
+                call.note_cut(began_s, cut)
                 raise
             else:
                 return await call.record(document, began_s)
@@ -199,8 +199,8 @@ class Run:
         if due_at_ms is not None:
             try:
                 await self._until(due_at_ms, call.name)
-            except asyncio.CancelledError:
-                call.note_cut(time.monotonic())
+            except asyncio.CancelledError as cut:
+                call.note_cut(time.monotonic(), cut)
                 raise
         self.steps.require_running(f"run.step({call.name!r})")
         self.steps.require_lease()

@@ -118,8 +118,9 @@ class StepCall:
         if delay_ms is None:
             raise self._raised(facts)
         if cancels_of_task() > cancels:
-            self.note_cut(time.monotonic())
-            raise asyncio.CancelledError
+            cut = asyncio.CancelledError()
+            self.note_cut(time.monotonic(), cut)
+            raise cut
 
     def _failure(self, error: BaseException, began_s: float) -> dict[str, Any]:
         return {
@@ -137,15 +138,15 @@ class StepCall:
         self._steps.note_failure(self.name, facts)
         return facts
 
-    def note_cut(self, began_s: float) -> None:
+    def note_cut(self, began_s: float, cancel: asyncio.CancelledError) -> None:
         """Note a call that was cancelled, as a failure: a handler that continues gets it whenever it runs again.
 
-        Only a time limit cancels the handler's task, and becomes a `TimeoutError`. In a task that the handler made, the
-        step waits until it is cancelled again.
+        A time limit of asyncio becomes a `TimeoutError`. In a task that the handler made, and in a cancel scope of
+        anyio, which says so in the error, the step waits until it is cancelled again.
         """
         cut = TimeoutError("the handler was cancelled during this call")
         facts = {**self._failure(cut, began_s), "raised": self._steps.recordable(cut)}
-        if not self._steps.is_in_own_task:
+        if cancel.args or not self._steps.is_in_own_task:
             facts[CUT] = True
         self._steps.note_failure(self.name, facts)
 

@@ -25,7 +25,7 @@ from holdfast.worker.unawaited import Unawaited
 
 T = TypeVar("T")
 CUT = "cut"
-"""The field of a failure of a step that was cancelled in a task which the handler made."""
+"""The field of a failure of a step that waits until it is cancelled again."""
 LONGEST_S = 366 * 24 * 3600.0
 
 _INSIDE: ContextVar[str | None] = ContextVar("step", default=None)
