@@ -59,7 +59,6 @@ class Run:
         self._given_up = asyncio.Event()
         self.steps = Steps(claim.process.id, journal, persist)
         self._journal = journal
-        self._persist = persist
         self._store = store
         self.in_memory_ms = IN_MEMORY_MS
         self.in_thread: InThread = asyncio.to_thread
@@ -68,7 +67,7 @@ class Run:
         self.check_start: Callable[[str, str, Any], None] | None = None
         """Refuses arguments that do not fit the handler of a run, if the worker has it."""
         self.wrap_branch: Callable[[Awaitable[Any]], Awaitable[Any]] = lambda branch: branch
-        self.signals = Signals(self, store, journal, persist)
+        self.signals = Signals(self, store, journal)
         self._children: list[str] = []
 
     def __repr__(self) -> str:
@@ -208,7 +207,7 @@ class Run:
 
     async def _until(self, at_ms: int | None, step: str | None = None) -> None:
         """Wait durably until a time that is recorded, None being now, to sleep or to call a step again."""
-        left_ms = 0 if at_ms is None else at_ms - await self._store.now_ms()
+        left_ms = 0 if at_ms is None else at_ms - await self.steps.uncut(self._store.now_ms)
         if left_ms > self.in_memory_ms:
             self._require_own_task("run.step(retry=…)")
             kind: holdfast.processes.WaitKind = "sleep" if step is None else "step retry"
@@ -398,20 +397,20 @@ class Run:
         found = self.steps.find(place, call="child.result")
         if found is None:
             await self.steps.record_failures()
-            outcome = await self._persist("cannot read a child", lambda: self._outcome_of(child_id))
+            outcome = await self.steps.read("cannot read a child", lambda: self._outcome_of(child_id))
             if outcome is None:
                 self.steps.asked.discard(place)
-                look_at_ms = await self._store.now_ms() + LOOK_AT_CHILD_MS
+                look_at_ms = await self.steps.uncut(self._store.now_ms) + LOOK_AT_CHILD_MS
                 waits_for = holdfast.processes.RunWait("child", child_id)
                 await self.fall_asleep(look_at_ms, self.signals.wait(CHILD_ENDED), waits_for)
             if isinstance(outcome, holdfast.processes.Completed):
                 # The whole value: the journal of this run must not depend on artifacts of the child, which may be
                 # pruned first.
                 ended = outcome
-                result = await self._persist("cannot read a result", lambda: value_of(self._store.artifacts, ended))
+                result = await self.steps.read("cannot read a result", lambda: value_of(self._store.artifacts, ended))
                 outcome = holdfast.processes.Completed(result)
             found = await self.steps.record(place, {"value": msgspec.to_builtins(outcome)})
-        value = await self._persist("cannot read a result", lambda: self._journal.value_of(found))
+        value = await self.steps.read("cannot read a result", lambda: self._journal.value_of(found))
         outcome = msgspec.convert(value, holdfast.processes.ProcessOutcome)
         if not isinstance(outcome, holdfast.processes.Completed):
             raise ChildFailed(child_id, outcome)

@@ -22,7 +22,7 @@ from holdfast.records.processes import RESERVED_SIGNALS
 from holdfast.step_names import REJECTED, TAKEN, WAITED
 from holdfast.worker.handlers import is_signal_name
 from holdfast.worker.journal import SIGNAL, Journal, signal_key
-from holdfast.worker.steps import Persist, Steps, milliseconds
+from holdfast.worker.steps import Steps, milliseconds
 
 T = TypeVar("T")
 
@@ -62,11 +62,10 @@ class _Taken:
 class Signals:
     """The signals of a run, and those that its handler has taken."""
 
-    def __init__(self, run: Waiting, store: holdfast.Store, journal: Journal, persist: Persist) -> None:
+    def __init__(self, run: Waiting, store: holdfast.Store, journal: Journal) -> None:
         self._run = run
         self._store = store
         self._journal = journal
-        self._persist = persist
         self._taken: defaultdict[str, set[int]] = defaultdict(set)
         self._next_free: Counter[str] = Counter()
         self.declared: dict[str, Any] | None = None
@@ -195,7 +194,7 @@ class Signals:
         while len(self._journal.signals.get(name, [])) <= (number := self._free(name)):
             if until_ms is None:
                 await run.fall_asleep(None, self.wait(name), holdfast.processes.RunWait("signal", name))
-            left_ms = until_ms - await self._store.now_ms()
+            left_ms = until_ms - await run.steps.uncut(self._store.now_ms)
             if left_ms > run.in_memory_ms:
                 waits_for = holdfast.processes.RunWait("signal", name, until_ms)
                 await run.fall_asleep(until_ms, self.wait(name), waits_for)
@@ -205,7 +204,7 @@ class Signals:
                 )
                 with suppress(holdfast.WaitTimeout):
                     await run.while_wanted(coming)
-            await self._persist("cannot read signals", self._journal.refresh)
+            await run.steps.read("cannot read signals", self._journal.refresh)
             if left_ms <= 0:
                 number = self._free(name)
                 return number if number < len(self._journal.signals.get(name, [])) else None

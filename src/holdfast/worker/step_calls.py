@@ -188,7 +188,7 @@ class StepCall:
         assert self.found is not None
         found = self.found
         read = partial(self._steps.journal.value_of, found)
-        value = await self._steps.uncut(lambda: self._steps.persist("cannot read a result", read))
+        value = await self._steps.read("cannot read a result", read)
         if not typed_values.is_typed(self._declared):
             return value
         try:

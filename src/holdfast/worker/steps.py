@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -239,6 +239,10 @@ class Steps:
             self._lost = error
             raise
 
+    async def read(self, message: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Read, again while the database is down. A time limit of the handler does not cut it; see `uncut`."""
+        return await self.uncut(lambda: self.persist(message, call))
+
     def error_text(self, error: BaseException) -> str:
         """Return the text of an error as it is recorded."""
         return described(error, self.journal.limits)
@@ -288,13 +292,13 @@ class Steps:
             shown = {key: facts[key] for key in ("step", "attempt", "error", "took_ms")}
             await self.persist("cannot record a failure", partial(self.journal.record, name, shown))
 
-    async def once(self, name: str, make: Callable[[], Awaitable[Any]], *, call: str) -> Any:
+    async def once(self, name: str, make: Callable[[], Coroutine[Any, Any, Any]], *, call: str) -> Any:
         """Return the value of a step of the run's own: the recorded one, or a new one. Errors name the call."""
         found = self.find(name, call=call)
         if found is None:
             self.require_room(name)
             await self.record_failures()
-            found = await self.record(name, {"value": await make()})
+            found = await self.record(name, {"value": await self.uncut(make)})
         return found["value"]
 
     def require_all_asked(self) -> None:
