@@ -6,10 +6,13 @@ A store that is named by a URL is opened once for each process and shared by all
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import math
 import os
 import re
+import secrets
 import threading
 from collections.abc import Awaitable, Generator, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
@@ -136,6 +139,24 @@ def _share(place: str | os.PathLike[str]) -> Shared:
         return shared
 
 
+NAME_BYTES = 10
+"""Bytes of a name. Stored names are a good part of a short message's row."""
+
+
+def new_name() -> str:
+    """Return a random name for a turn or a node."""
+    return _name_of(secrets.token_bytes(NAME_BYTES))
+
+
+def name_after(text: str) -> str:
+    """Return a name for a turn, always the same for a text."""
+    return _name_of(hashlib.sha256(text.encode()).digest()[:NAME_BYTES])
+
+
+def _name_of(data: bytes) -> str:
+    return base64.b32encode(data).decode().lower()
+
+
 async def settled(write: Awaitable[T]) -> T:
     """Await a write to its end, also if the caller is cancelled meanwhile; the cancellation is raised then."""
     task = asyncio.ensure_future(write)
@@ -164,10 +185,11 @@ def with_lists(value: Any, depth: int = 0) -> Any:
 
 
 @contextlib.contextmanager
-def naming(field: str, *, is_one: bool = False, **others: str) -> Generator[None]:
+def naming(field: str, *, is_one: bool = False, first: int = 0, **others: str) -> Generator[None]:
     """Name the caller's argument in a refusal: `items[2]` and not the payload of a node, or `event` if it is one.
 
-    `others` has the caller's names of further fields, by the last part of the store's.
+    `first` is the caller's index of the first node. `others` has the caller's names of further fields, by the last part
+    of the store's.
     """
     try:
         yield
@@ -175,7 +197,7 @@ def naming(field: str, *, is_one: bool = False, **others: str) -> Generator[None
         found = PAYLOAD.fullmatch(error.field)
         named = others.get(error.field.rpartition(".")[2])
         if found is not None:
-            named = field if is_one else f"{field}[{found[1]}]"
+            named = field if is_one else f"{field}[{first + int(found[1])}]"
         elif error.field == "graph.nodes":
             named = field
         if named is None:

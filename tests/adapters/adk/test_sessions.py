@@ -129,6 +129,49 @@ def test_an_event_comes_back_equal_and_is_stored_once(url: str) -> None:
     run(url, body)
 
 
+def test_an_event_is_stored_without_what_every_event_has(url: str) -> None:
+    async def body(service: HoldfastSessionService) -> None:
+        session = await service.create_session(app_name="app", user_id="ada", session_id="s")
+        plain = Event(author="user", invocation_id="i")
+        full = Event(author="user", invocation_id="i", custom_metadata={"kept": {}})
+        full.actions.agent_state = {}
+        full.actions.artifact_delta = {"file": 0}
+        for event in (plain, full):
+            await service.append_event(session, event)
+        store = await service._source.store()
+        view = await store.sessions.handle("adk/app/ada/s").load()
+        assert view is not None
+        assert [node.payload for node in view.graph.nodes] == [
+            {"author": "user", "invocation_id": "i", "timestamp": plain.timestamp},
+            {
+                "author": "user",
+                "invocation_id": "i",
+                "timestamp": full.timestamp,
+                "custom_metadata": {"kept": {}},
+                "actions": {"agent_state": {}, "artifact_delta": {"file": 0}},
+            },
+        ]
+        found = await service.get_session(app_name="app", user_id="ada", session_id="s")
+        assert found is not None
+        assert found.events == [plain, full]
+
+    run(url, body)
+
+
+def test_other_content_under_the_id_of_an_event_is_refused_by_that_id(url: str) -> None:
+    async def body(service: HoldfastSessionService) -> None:
+        session = await service.create_session(app_name="app", user_id="ada")
+        event = Event(author="user", invocation_id="i")
+        await service.append_event(session, event)
+        with pytest.raises(
+            holdfast.TurnConflict, match=f"'{event.id}' .* give a new event an id of its own"
+        ) as refused:
+            await service.append_event(session, event.model_copy(update={"author": "other"}))
+        assert refused.value.turn_id == event.id
+
+    run(url, body)
+
+
 def test_a_second_writer_is_noticed_and_nothing_is_stored(url: str) -> None:
     async def body(service: HoldfastSessionService) -> None:
         first = await service.create_session(app_name="app", user_id="ada", session_id="s")

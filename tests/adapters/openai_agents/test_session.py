@@ -81,6 +81,15 @@ def test_the_settings_limit_reads_of_items(url: str) -> None:
     run(url, body, session_settings={"limit": 2})
 
 
+@pytest.mark.parametrize("limit", [True, 1.5, 2**70])
+def test_a_limit_other_than_a_whole_number_is_refused_by_its_name(url: str, limit: Any) -> None:
+    async def body(session: HoldfastSession) -> None:
+        with pytest.raises(holdfast.InvalidRequest, match=r"^limit: "):
+            await session.get_items(limit)
+
+    run(url, body)
+
+
 def test_tuples_become_lists_as_in_json(url: str) -> None:
     async def body(session: HoldfastSession) -> None:
         await session.add_items([cast("Item", {"role": "user", "content": ({"type": "input_text", "text": "hi"},)})])

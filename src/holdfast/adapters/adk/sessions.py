@@ -16,7 +16,8 @@ import msgspec
 from google.adk.errors._stale_session_error import StaleSessionError
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
-from google.adk.events.event import Event
+from google.adk.events.event import Event, NodeInfo
+from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
 from google.adk.sessions.session import Session
 from google.adk.sessions.state import State
@@ -24,12 +25,25 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 import holdfast
 from holdfast.adapters.adk import keys
-from holdfast.adapters.sharing import Place, Source, naming, reading, require_kinds, require_numbers, settled
+from holdfast.adapters.sharing import (
+    Place,
+    Source,
+    name_after,
+    naming,
+    reading,
+    require_kinds,
+    require_numbers,
+    settled,
+)
 from holdfast.sessions import ActivePath, CommitReceipt, SessionSummary, SessionView
 
 FORMAT: Final = 1
 STATE_OWNER: Final = "adk-state"
 """The owner of the sessions that hold the states of apps and users."""
+FINGERPRINT: Final = 32
+"""Digits of an event's fingerprint."""
+EMPTY_ACTIONS: Final = [name for name, field in EventActions.model_fields.items() if field.default_factory is dict]
+PLAIN_NODE: Final = NodeInfo().model_dump(mode="json", exclude_none=True)
 PAGE = 1_000
 MOST_TRIES = 100
 """Tries of a transaction. Each lost one means that another writer succeeded."""
@@ -218,6 +232,10 @@ class HoldfastSessionService(BaseSessionService):
                 with naming("event", is_one=True, turn_state="event.actions.state_delta"):
                     return await _in_transaction(store, append)
             return await self._commit(store, key, session, node, deltas)
+        except holdfast.TurnConflict as error:
+            raise holdfast.TurnConflict(
+                key, event.id, "has other content: give a new event an id of its own"
+            ) from error
         except holdfast.HeadConflict as error:
             raise StaleSessionError(
                 f"Session {session.id} was changed since it was read: get it again and append then."
@@ -236,9 +254,9 @@ class HoldfastSessionService(BaseSessionService):
             merged = cast("dict[str, Any]", document["state"]) | deltas.session
             checkpoint = holdfast.Checkpoint(turn_state={**document, "state": merged})
         commit = holdfast.Commit(
-            turn_id=f"{keys.FAMILY}/{node.id}",
+            turn_id=name_after(node.id),
             # The content of the event alone: a retry finds it, whatever the state has become since.
-            fingerprint=hashlib.sha256(json.dumps(node.payload, sort_keys=True).encode()).hexdigest(),
+            fingerprint=hashlib.sha256(json.dumps(node.payload, sort_keys=True).encode()).hexdigest()[:FINGERPRINT],
             expected_revision=view.revision if marker is None else int(marker),
             graph=holdfast.Append([node]),
             checkpoint=checkpoint,
@@ -288,17 +306,31 @@ class _Deltas:
 
 
 def _payload_of(event: Event) -> Any:
+    """Return an event without its id, which is the node's, and without what every event has."""
     require_numbers("event", event.model_dump(exclude_none=True))
     try:
-        return event.model_dump(mode="json", exclude_none=True)
+        payload = event.model_dump(mode="json", exclude_none=True, exclude={"id"})
     except (PydanticSerializationError, ValueError) as error:
         raise holdfast.InvalidRequest("event", f"is not a JSON value: {error}") from error
+    actions = payload["actions"]
+    for name in EMPTY_ACTIONS:
+        if not actions.get(name, True):
+            del actions[name]
+    for name, default in (("actions", {}), ("node_info", PLAIN_NODE)):
+        if payload.get(name) == default:
+            del payload[name]
+    return payload
+
+
+def _event_of(node: holdfast.Node) -> Event:
+    payload = cast("dict[str, Any]", node.payload)
+    return Event.model_validate_json(msgspec.json.encode(payload | {"id": node.id}))
 
 
 def _session_of(app_name: str, user_id: str, session_id: str, view: SessionView) -> Session:
     with reading(keys.session_key(app_name, user_id, session_id)):
         document = _document_of(view)
-        events = [Event.model_validate_json(msgspec.json.encode(node.payload)) for node in view.graph.nodes]
+        events = [_event_of(node) for node in view.graph.nodes]
         session = Session(
             id=session_id,
             app_name=app_name,

@@ -5,7 +5,6 @@ Nothing is rewritten: popped and cleared items stay in the session's history unt
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -18,13 +17,15 @@ from agents.run_state import RunState
 
 import holdfast
 from holdfast.adapters.openai_agents.items import FAMILY, ITEM, is_user_message
-from holdfast.adapters.sharing import Place, Source, naming, reading, require_kinds, settled, with_lists
+from holdfast.adapters.sharing import Place, Source, naming, new_name, reading, require_kinds, settled, with_lists
 from holdfast.sessions import ActivePath, SessionView, Unchanged
 
 T = TypeVar("T")
 
 RUN_STATE: Final = "openai-agents.run-state"
 """The checkpoint component of an interrupted run."""
+ONCE: Final = "once"
+"""The fingerprint of a turn whose id is never used again."""
 MOST_TRIES = 1_000
 """Rounds of an optimistic change. Each lost one means that another writer succeeded."""
 
@@ -79,7 +80,8 @@ class HoldfastSession(SessionABC):
         A limit of 0 returns nothing and a negative one everything, as the SDK's own sessions do.
         """
         most = resolve_session_limit(limit, self.session_settings)
-        view = await self._load(None if most is None or most < 0 else most)
+        with naming("items", last="limit"):
+            view = await self._load(None if most is None or most < 0 else most)
         self._seen = 0 if view is None else view.revision
         return [] if view is None else _items(view.graph.nodes)
 
@@ -255,8 +257,9 @@ class HoldfastSession(SessionABC):
         self, store: holdfast.Store, expected: int | None, graph: holdfast.Append | Unchanged, **more: Any
     ) -> None:
         await self._require_own()
-        # The turn id makes a retry after a lost answer find the first try.
-        commit = holdfast.Commit(turn_id=uuid.uuid4().hex, expected_revision=expected, graph=graph, **more)
+        # The turn id makes a retry after a lost answer find the first try. No other commit has it, so that its content
+        # needs no fingerprint.
+        commit = holdfast.Commit(turn_id=new_name(), fingerprint=ONCE, expected_revision=expected, graph=graph, **more)
         try:
             receipt = await store.sessions.handle(self._key).commit(commit)
         except holdfast.errors.SessionDeleted:
@@ -303,13 +306,14 @@ def _nodes(items: Sequence[TResponseInputItem]) -> list[holdfast.Node]:
     for index, item in enumerate(given):
         if not isinstance(item, dict):
             raise holdfast.InvalidRequest(f"items[{index}]", f"must be a dict, not {type(item).__name__}")
-    return [holdfast.Node(kind=ITEM, payload=with_lists(item)) for item in given]
+    name = new_name()
+    return [holdfast.Node(f"{name}.{index}", kind=ITEM, payload=with_lists(item)) for index, item in enumerate(given)]
 
 
 def _rooted(nodes: Sequence[holdfast.Node], parent: str | None) -> list[holdfast.Node]:
     """Return the nodes with the first one's parent given."""
     first, *rest = nodes
-    return [holdfast.Node(kind=first.kind, payload=first.payload, parent=parent), *rest]
+    return [holdfast.Node(first.id, parent, first.kind, first.payload), *rest]
 
 
 def _items(nodes: Sequence[holdfast.Node]) -> list[TResponseInputItem]:
