@@ -100,19 +100,74 @@ def test_a_save_on_a_stale_version_is_refused(url: str) -> None:
         first = await save(task_of("t", ["a"]), TaskVersion.MISSING)
         second = await save(task_of("t", ["a", "b"]), first)
         assert second.is_after(first)
-        for stale in (TaskVersion.MISSING, first, TaskVersion(9)):
+        for stale in (TaskVersion.MISSING, first, TaskVersion(9), TaskVersion("of another store")):
             with pytest.raises(ConcurrentTaskModificationError):
                 await save(task_of("t", ["lost"]), stale)
         stored = await tasks.get("t", NOBODY)
         assert stored is not None
         assert (stored.task, stored.version) == (task_of("t", ["a", "b"]), second)
         assert (await tasks.list(ListTasksRequest(), NOBODY)).total_size == 1
-        with pytest.raises(holdfast.InvalidRequest, match="another store"):
-            await save(task_of("t", []), TaskVersion("text"))
         await tasks.delete("t", NOBODY)
         assert await tasks.get("t", NOBODY) is None
 
     run(url, body, HoldfastVersionedTaskStore)
+
+
+def test_a_version_of_a_deleted_task_is_stale_for_a_new_one_of_its_id(url: str) -> None:
+    async def body(tasks: HoldfastVersionedTaskStore) -> None:
+        old = await tasks.save(task_of("t", ["old"]), prev_version=TaskVersion.MISSING, context=NOBODY)
+        await tasks.delete("t", NOBODY)
+        new = await tasks.save(task_of("t", ["new"]), prev_version=TaskVersion.MISSING, context=NOBODY)
+        assert new.is_after(old)
+        with pytest.raises(ConcurrentTaskModificationError):
+            await tasks.save(task_of("t", ["lost"]), prev_version=old, context=NOBODY)
+        stored = await tasks.get("t", NOBODY)
+        assert stored is not None
+        assert (stored.task, stored.version) == (task_of("t", ["new"]), new)
+        assert (await tasks.save(stored.task, prev_version=new, context=NOBODY)).is_after(new)
+
+    run(url, body, HoldfastVersionedTaskStore)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(True, 1), (1, True), (0.0, -0.0), ([0], [False])], ids=["true-1", "1-true", "zero", "list"]
+)
+def test_a_change_between_values_that_python_finds_equal_is_stored(url: str, before: Any, after: Any) -> None:
+    async def body(tasks: HoldfastTaskStore) -> None:
+        for value in (before, after):
+            task = task_of("t", ["a", "b"])
+            task.metadata["x"] = value
+            task.history[1].metadata["x"] = value
+            await tasks.save(task, NOBODY)
+            found = await tasks.get("t", NOBODY)
+            assert found is not None
+            assert found.SerializeToString(deterministic=True) == task.SerializeToString(deterministic=True)
+
+    run(url, body)
+
+
+def test_a_save_without_a_change_of_the_task_itself_stores_no_second_copy(url: str) -> None:
+    async def body(tasks: HoldfastTaskStore) -> None:
+        store = await tasks._tasks._source.store()
+        refs: set[str | None] = set()
+        for texts in (["a"], ["a", "b"], ["b"]):
+            await tasks.save(task_of("t", texts), NOBODY)
+            (listed,) = await store.sessions.list()
+            view = await store.sessions.handle(listed.session_id).load()
+            assert view is not None
+            refs.add(view.checkpoint_ref)
+        assert len(refs) == 1
+        assert await tasks.get("t", NOBODY) == task_of("t", ["b"])
+
+    run(url, body)
+
+
+@pytest.mark.parametrize("task_id", ["x" * 600, "a\0b"], ids=["long", "nul"])
+def test_a_task_whose_id_no_task_can_have_is_absent(url: str, task_id: str) -> None:
+    async def body(tasks: HoldfastTaskStore) -> None:
+        assert await tasks.get(task_id, NOBODY) is None
+
+    run(url, body)
 
 
 def test_a_cancellation_needs_no_version_and_ends_a_task_once(url: str) -> None:

@@ -1,13 +1,16 @@
 """Tasks of A2A. A task is a session, a message of its history is a node, and the rest of the task is the checkpoint.
 
-The version of a task is the session's revision, so that a save on a stale one is refused inside the commit.
+The version of a task is the session's revision after the time when the task was first saved: a save on a stale one is
+refused inside the commit, also if the task was deleted meanwhile and begun again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+import msgspec
 from a2a.server.cluster.task_store import ConcurrentTaskModificationError, StoredTask, VersionedTaskStore
 from a2a.server.cluster.version import TaskVersion
 from a2a.server.context import ServerCallContext
@@ -19,14 +22,18 @@ from a2a.types.a2a_pb2 import ListTasksRequest, ListTasksResponse, Task, TaskSta
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError, SerializeToJsonError
 
 import holdfast
-from holdfast.adapters.sharing import Place, Source, naming, reading, require_kinds, settled
+from holdfast.adapters.sharing import Place, Source, naming, new_name, reading, require_kinds, settled
 from holdfast.sessions import ActivePath, SessionView, Unchanged
 
 FAMILY: Final = "a2a"
 MESSAGE: Final = "a2a.message"
 """The kind of a node whose payload is one message of a task's history."""
 FORMAT: Final = 1
+ONCE: Final = "once"
+"""The fingerprint of a save, whose turn id is never used again."""
 PAGE = 1_000
+REVISION_BITS: Final = 32
+"""Bits of the revision in a version. The higher ones are the time when the task was first saved."""
 MOST_TRIES = 1_000
 """Rounds of a save that asks for no version. Each lost one means that another writer succeeded."""
 ENDED: Final = frozenset(
@@ -52,11 +59,17 @@ class _Tasks:
     async def read(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
         store = await self._source.store()
         key = self._key(task_id, context)
-        view = await self._view(store, key)
-        return None if view is None else StoredTask(_task_of(key, view), TaskVersion(view.revision))
+        try:
+            view = await self._view(store, key)
+        except holdfast.InvalidRequest as error:
+            # A client chose the id, which need not even be one that a task can have.
+            if error.field == "task_id":
+                return None
+            raise
+        return None if view is None else StoredTask(_task_of(key, view), _version_of(view))
 
-    async def write(self, task: Task, context: ServerCallContext, expected: int | None) -> int:
-        """Store a task on top of a revision, or of any with None. Return the new one."""
+    async def write(self, task: Task, context: ServerCallContext, expected: TaskVersion | None) -> TaskVersion:
+        """Store a task on top of a version, or of any with None. Return the new one."""
         fields = _fields_of(task)
         history = cast("list[Any]", fields.pop("history", []))
         store = await self._source.store()
@@ -64,17 +77,22 @@ class _Tasks:
         tries_left = MOST_TRIES
         while True:
             view = await self._view(store, key)
-            revision = 0 if view is None else view.revision
-            if expected not in {None, revision}:
+            if expected is not None and expected != _version_of(view):
                 raise ConcurrentTaskModificationError(task.id)
+            born = time.time_ns() if view is None else _born(view)
+            document = {"format": FORMAT, "born": born, "task": fields}
+            is_same = view is not None and _is_same(_document_of(view), document)
             commit = holdfast.Commit(
-                expected_revision=revision,
+                # The turn id makes a retry after a lost answer find the first try. No other save has it.
+                turn_id=new_name(),
+                fingerprint=ONCE,
+                expected_revision=0 if view is None else view.revision,
                 graph=_change(view, history),
-                checkpoint=holdfast.Checkpoint(turn_state={"format": FORMAT, "task": fields}),
+                checkpoint=None if is_same else holdfast.Checkpoint(turn_state=document),
             )
             try:
                 with naming("task.history", turn_state="task"):
-                    return await self._commit(store, key, context, commit, is_new=view is None)
+                    return _version(born, await self._commit(store, key, context, commit, is_new=view is None))
             except holdfast.HeadConflict as error:
                 tries_left -= 1
                 if expected is not None or not tries_left:
@@ -189,14 +207,14 @@ class HoldfastVersionedTaskStore(_TaskStore, VersionedTaskStore):
 
     async def _save(self, task: Task, prev_version: TaskVersion, context: ServerCallContext) -> TaskVersion:
         if not _is_cancelled(task):
-            return TaskVersion(await self._tasks.write(task, context, _number_of(prev_version)))
+            return await self._tasks.write(task, context, prev_version)
         tries_left = MOST_TRIES
         while True:
             stored = await self._tasks.read(task.id, context)
             if stored is None or stored.task.status.state in ENDED:
                 raise ConcurrentTaskModificationError(task.id)
             try:
-                return TaskVersion(await self._tasks.write(task, context, _number_of(stored.version)))
+                return await self._tasks.write(task, context, stored.version)
             except ConcurrentTaskModificationError:
                 tries_left -= 1
                 if not tries_left:
@@ -207,11 +225,18 @@ class HoldfastVersionedTaskStore(_TaskStore, VersionedTaskStore):
         return await self._tasks.read(task_id, context)
 
 
-def _number_of(version: TaskVersion) -> int:
-    value = version._value  # pyright: ignore[reportPrivateUsage]
-    if not isinstance(value, int):
-        raise holdfast.InvalidRequest("prev_version", f"is {version!r}, which another store issued")
-    return value
+def _version(born: int, revision: int) -> TaskVersion:
+    return TaskVersion((born << REVISION_BITS) + revision)
+
+
+def _version_of(view: SessionView | None) -> TaskVersion:
+    return TaskVersion.MISSING if view is None else _version(_born(view), view.revision)
+
+
+def _born(view: SessionView) -> int:
+    """Return the time when the task was first saved, which tells it from one of the same id that was deleted."""
+    born = _document_of(view).get("born")
+    return born if isinstance(born, int) else 0
 
 
 def _is_cancelled(task: Task) -> bool:
@@ -252,12 +277,24 @@ def _task_of(key: str, view: SessionView) -> Task:
 def _change(view: SessionView | None, history: Sequence[Any]) -> holdfast.Append | Unchanged:
     """Return the change from the stored history to a new one: most often, messages are only added."""
     stored = () if view is None else view.graph.nodes
-    shared = 0
-    while shared < min(len(stored), len(history)) and stored[shared].payload == history[shared]:
-        shared += 1
+    shared = _shared([node.payload for node in stored], history)
     leaf = stored[shared - 1].id if shared else None
-    added = [holdfast.Node(kind=MESSAGE, payload=one) for one in history[shared:]]
-    if not added:
+    if shared == len(history):
         return Unchanged() if shared == len(stored) else Unchanged(leaf=leaf)
-    first = holdfast.Node(kind=MESSAGE, payload=added[0].payload, parent=leaf)
-    return holdfast.Append([first, *added[1:]])
+    name = new_name()
+    first, *others = history[shared:]
+    added = [holdfast.Node(f"{name}.{index}", kind=MESSAGE, payload=one) for index, one in enumerate(others, 1)]
+    return holdfast.Append([holdfast.Node(f"{name}.0", leaf, MESSAGE, first), *added])
+
+
+def _shared(stored: Sequence[Any], history: Sequence[Any]) -> int:
+    """Return the number of messages at the beginning that are the same."""
+    most = min(len(stored), len(history))
+    if msgspec.json.encode(stored[:most]) == msgspec.json.encode(history[:most]):
+        return most
+    return next((at for at in range(most) if not _is_same(stored[at], history[at])), most)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Compare the JSON text: to Python, true equals 1."""
+    return msgspec.json.encode(one, order="sorted") == msgspec.json.encode(other, order="sorted")
