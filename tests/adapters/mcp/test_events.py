@@ -61,7 +61,10 @@ def test_events_after_an_id_are_replayed_in_order(url: str) -> None:
 
 @pytest.mark.parametrize(
     "event_id",
-    ["", "nobody.1", "s", "s.x", "s.0", "s.9", "s.-1", ".1", "s.\u0661", "\ud800.1", "a\0.1", f"{'x' * 600}.1"],
+    [
+        *("", "s", "s.1", "nobody.1.a", "s.x.a", "s.0.a", "s.1.a", "s.2.a", "s.9.a", "s.-1.a", "s.1.A", ".1.a"),
+        *("s.\u0661.a", "\ud800.1.a", "a\0.1.a", f"{'x' * 600}.1.a", f"s.{'9' * 40}.a"),
+    ],
 )
 def test_an_id_that_is_unknown_replays_nothing(url: str, event_id: str) -> None:
     async def body(events: HoldfastEventStore) -> None:
@@ -80,7 +83,32 @@ def test_scopes_and_forgotten_streams_stay_apart(url: str) -> None:
         assert await replayed(other, first) == (None, [])
         await events.forget("1")
         assert await replayed(events, first) == (None, [])
-        assert await events.store_event("1", None) == "1.1"
+        again = [await events.store_event("1", message) for message in (None, *MESSAGES)]
+        assert again[0] != first
+        assert await replayed(events, first) == (None, [])
+        assert [one.event_id for one in (await replayed(events, again[0]))[1]] == again[1:]
+
+    run(url, body)
+
+
+def test_no_name_of_a_stream_leads_into_another_scope(url: str) -> None:
+    async def body(events: HoldfastEventStore) -> None:
+        store = await events._source.store()
+        inner, outer = HoldfastEventStore(store, scope="a/b"), HoldfastEventStore(store, scope="a")
+        first = await inner.store_event("c", None)
+        await inner.store_event("c", MESSAGES[1])
+        assert await replayed(outer, f"b/{first}") == (None, [])
+        await outer.forget("b/c")
+        assert len((await replayed(inner, first))[1]) == 1
+
+    run(url, body)
+
+
+def test_a_stream_without_a_name_is_replayed(url: str) -> None:
+    async def body(events: HoldfastEventStore) -> None:
+        first = await events.store_event("", None)
+        second = await events.store_event("", MESSAGES[1])
+        assert await replayed(events, first) == ("", [EventMessage(MESSAGES[1], second)])
 
     run(url, body)
 

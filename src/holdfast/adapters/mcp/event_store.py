@@ -1,11 +1,12 @@
 """Events of MCP's streams. A stream is a session, and an event one commit: its number is the revision.
 
-So the events after an id are the newest nodes of the path, and a replay reads them and no others.
+So the events after an id are the newest nodes of the path, and a replay reads them and no others. An id ends with the
+random name of its event, so that no client can guess one, and none of a forgotten stream fits a new one of that name.
 """
 
 from __future__ import annotations
 
-import uuid
+import re
 from typing import Any, Final
 
 import msgspec
@@ -14,12 +15,26 @@ from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 from pydantic_core import PydanticSerializationError
 
 import holdfast
-from holdfast.adapters.sharing import Place, Source, naming, reading, require_kinds, require_numbers, settled
+from holdfast.adapters.sharing import (
+    Place,
+    Source,
+    naming,
+    new_name,
+    reading,
+    require_kinds,
+    require_numbers,
+    settled,
+)
 from holdfast.sessions import ActivePath
 
 FAMILY: Final = "mcp"
 MESSAGE: Final = "mcp.message"
 """The kind of a node whose payload is one message, or null for the event that begins a stream."""
+
+ONCE: Final = "once"
+"""The fingerprint of an event, whose turn id is never used again."""
+ID: Final = re.compile(r"(?P<stream>.*)\.(?P<number>[0-9]{1,18})\.(?P<name>[a-z2-7]+)", re.DOTALL)
+"""The form of an event's id."""
 
 
 class HoldfastEventStore(EventStore):
@@ -41,9 +56,9 @@ class HoldfastEventStore(EventStore):
     ...
     ...     stream = await store.replay_events_after(first, send)
     ...     await store.aclose()
-    ...     return first, stream, seen
+    ...     return stream, seen
     >>> asyncio.run(main())
-    ('1.1', '1', [])
+    ('1', [])
     """
 
     def __init__(self, store: Place = "memory:", *, scope: str = "default") -> None:
@@ -55,10 +70,11 @@ class HoldfastEventStore(EventStore):
         await self._source.aclose()
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
-        """Store an event and return its id: the stream and the number of the event in it."""
+        """Store an event and return its id: the stream, the number of the event in it, and a random name."""
         store = await self._source.store()
-        node = holdfast.Node(kind=MESSAGE, payload=None if message is None else _payload_of(message))
-        commit = holdfast.Commit(turn_id=uuid.uuid4().hex, graph=holdfast.Append([node]))
+        name = new_name()
+        node = holdfast.Node(name, kind=MESSAGE, payload=None if message is None else _payload_of(message))
+        commit = holdfast.Commit(turn_id=name, fingerprint=ONCE, graph=holdfast.Append([node]))
         with naming("message", is_one=True, session_id="stream_id"):
             return await settled(self._commit(store, stream_id, commit))
 
@@ -68,32 +84,37 @@ class HoldfastEventStore(EventStore):
             receipt = await store.sessions.handle(key).commit(commit)
         except holdfast.errors.SessionDeleted:
             receipt = await (await store.sessions.create(key)).commit(commit)
-        return f"{stream_id}.{receipt.revision}"
+        return _event_id(stream_id, receipt.revision, receipt.leaf)
 
     async def replay_events_after(self, last_event_id: EventId, send_callback: EventCallback) -> StreamId | None:
         """Send the events after an id, oldest first. Return their stream, None if the id is unknown."""
-        stream_id, _, number = last_event_id.rpartition(".")
-        if not stream_id or not number.isascii() or not number.isdigit():
+        found = ID.fullmatch(last_event_id)
+        if found is None:
             return None
+        stream_id, number, name = found["stream"], int(found["number"]), found["name"]
+        key = self._key(stream_id)
         store = await self._source.store()
         try:
-            session = store.sessions.handle(self._key(stream_id))
+            session = store.sessions.handle(key)
             head = await session.load(ActivePath(last=0))
-            missed = 0 if head is None else head.revision - int(number)
-            if head is None or missed < 0 or not int(number):
+            missed = -1 if head is None else head.revision - number
+            if head is None or missed < 0:
                 return None
-            view = await session.load(ActivePath(last=missed), at=head.revision) if missed else None
+            # With the event of the id, which must be the one that the client has seen.
+            view = await session.load(ActivePath(last=missed + 1), at=head.revision)
         except (holdfast.NotFound, holdfast.InvalidRequest):
             # A client chose the id, which need not even be one that a stream can have.
             return None
         nodes = () if view is None else view.graph.nodes
-        require_kinds(self._key(stream_id), nodes, FAMILY, [MESSAGE])
-        for index, node in enumerate(nodes):
+        if not nodes or nodes[0].id != name:
+            return None
+        require_kinds(key, nodes, FAMILY, [MESSAGE])
+        for index, node in enumerate(nodes[1:], 1):
             # The event that began a stream carries no message.
             if node.payload is not None:
-                with reading(self._key(stream_id)):
+                with reading(key):
                     message = jsonrpc_message_adapter.validate_json(msgspec.json.encode(node.payload))
-                await send_callback(EventMessage(message, f"{stream_id}.{int(number) + index + 1}"))
+                await send_callback(EventMessage(message, _event_id(stream_id, number + index, node.id)))
         return stream_id
 
     async def forget(self, stream_id: StreamId) -> None:
@@ -102,7 +123,13 @@ class HoldfastEventStore(EventStore):
         await settled(store.sessions.delete(self._key(stream_id)))
 
     def _key(self, stream_id: StreamId) -> str:
-        return f"{FAMILY}/{self._scope}/{stream_id}"
+        # The stream is a client's text. No slash of the scope may look like the end of another scope.
+        scope = self._scope.replace("%", "%25").replace("/", "%2F")
+        return f"{FAMILY}/{scope}/{stream_id}"
+
+
+def _event_id(stream_id: StreamId, number: int, name: str | None) -> EventId:
+    return f"{stream_id}.{number}.{name}"
 
 
 def _payload_of(message: JSONRPCMessage) -> Any:
