@@ -6,13 +6,15 @@ server is needed: the journal is the log of the run's process, on SQLite or Post
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from pydantic_ai.agent import EventStreamHandler
+from pydantic_ai.agent import AgentRunResult, EventStreamHandler
+from pydantic_ai.capabilities import WrapRunHandler
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
@@ -23,18 +25,40 @@ from pydantic_ai.durable_exec import (
     RoleBasedOperationConfig,
 )
 from pydantic_ai.models import Model
-from pydantic_ai.tools import AgentDepsT
+from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_core import to_json
 
 from holdfast.worker import Retry, Run
 
 
 class _Durable:
-    """A run, and the number of steps of each name that its handler has asked for so far."""
+    """A run, or one agent in it: numbers its steps, by name, in the order in which they are asked for.
 
-    def __init__(self, run: Run) -> None:
+    Agents that run at the same time are numbered apart, because a repeated handler may ask for their steps in another
+    order. An agent is known by its prompt, and by the order of their starts only among equal ones.
+    """
+
+    def __init__(self, run: Run, place: str = "") -> None:
         self.run = run
-        self.counts: Counter[str] = Counter()
+        self._place = place
+        self._counts: Counter[str] = Counter()
+        self._agents: Counter[str] = Counter()
 
+    def next_step(self, name: str) -> str:
+        """Return the name of the next step."""
+        self._counts[name] += 1
+        return f"{name}#{self._place}{self._counts[name]}"
+
+    def agent(self, name: str, prompt: object) -> _Durable:
+        """Return an agent that begins to run."""
+        data = to_json([name, prompt], bytes_mode="base64", serialize_unknown=True)
+        place = hashlib.sha256(data).hexdigest()[:PLACE_DIGITS]
+        self._agents[place] += 1
+        again = f".{self._agents[place]}" if self._agents[place] > 1 else ""
+        return _Durable(self.run, f"{self._place}{place}{again}-")
+
+
+PLACE_DIGITS: Final = 6
 
 _DURABLE: ContextVar[_Durable | None] = ContextVar("holdfast.adapters.pydantic_ai.durable", default=None)
 
@@ -43,7 +67,7 @@ _DURABLE: ContextVar[_Durable | None] = ContextVar("holdfast.adapters.pydantic_a
 def durable(run: Run) -> Generator[None, None, None]:
     """Record what agents with `HoldfastDurability` do inside this block as steps of the run.
 
-    Enter it once in a handler: the steps of each name are numbered from its start.
+    Enter it once in a handler: the steps of each agent are numbered from its start.
     """
     token = _DURABLE.set(_Durable(run))
     try:
@@ -65,7 +89,6 @@ class _Backend(JournalCallableOperationBackend["Retry | None"]):
         durable = _DURABLE.get()
         if durable is None:
             return await body()
-        durable.counts[name] += 1
 
         # The name of this function is part of what is recorded: it stays when the framework renames its own.
         async def durable_unit() -> Any:
@@ -75,8 +98,7 @@ class _Backend(JournalCallableOperationBackend["Retry | None"]):
             finally:
                 _DURABLE.reset(outside)
 
-        step = f"{name}#{durable.counts[name]}"
-        return cast("object", await durable.run.step(step, durable_unit, retry=config))
+        return cast("object", await durable.run.step(durable.next_step(name), durable_unit, retry=config))
 
 
 class HoldfastDurability(BaseDurabilityCapability[AgentDepsT]):
@@ -112,6 +134,17 @@ class HoldfastDurability(BaseDurabilityCapability[AgentDepsT]):
     def in_durable_context(self) -> bool:
         """True inside of `durable(run)`, but not in a step: an agent that a tool calls is part of that step."""
         return _DURABLE.get() is not None
+
+    async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
+        """Number the steps of this run of the agent apart from those of others at the same time."""
+        durable = _DURABLE.get()
+        if durable is None:
+            return await super().wrap_run(ctx, handler=handler)
+        token = _DURABLE.set(durable.agent(self.name or "", ctx.prompt))
+        try:
+            return await super().wrap_run(ctx, handler=handler)
+        finally:
+            _DURABLE.reset(token)
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
         """Return the backend that runs operations as steps."""
