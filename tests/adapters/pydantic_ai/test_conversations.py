@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from pydantic_ai import DeferredToolRequests
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import ConversationConflict, ConversationStore, InMemoryConversationStore
 from pydantic_ai.exceptions import UserError
@@ -196,6 +197,24 @@ def test_a_value_that_json_cannot_hold_is_refused_and_nothing_is_stored(url: str
     async def body(store: HoldfastConversationStore) -> None:
         with pytest.raises(holdfast.InvalidRequest, match=rf"^messages\[1\]: .*{problem}"):
             await store.save(Conversation(conversation_id="a", messages=[said("hi"), bad]))
+        assert await store.load("a") is None
+
+    run(url, body)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [("\ud800", "surrogate"), (2**64, "more than 64 bits"), (float("nan"), "NaN"), (object(), "unknown type")],
+    ids=["text", "integer", "nan", "object"],
+)
+def test_a_waiting_call_that_json_cannot_hold_is_refused_and_nothing_is_stored(
+    url: str, value: Any, problem: str
+) -> None:
+    waiting = DeferredToolRequests(calls=[ToolCallPart("tool", {"value": value}, tool_call_id="c")])
+
+    async def body(store: HoldfastConversationStore) -> None:
+        with pytest.raises(holdfast.InvalidRequest, match=rf"^deferred_tool_requests: .*{problem}"):
+            await store.save(Conversation(conversation_id="a", messages=[said("hi")], deferred_tool_requests=waiting))
         assert await store.load("a") is None
 
     run(url, body)

@@ -31,6 +31,8 @@ MESSAGE: Final = "pydantic-ai.message"
 RECORD: Final = "pydantic-ai.record"
 """The checkpoint component of a conversation's record."""
 FORMAT: Final = 1
+OPEN_CALLS: Final = "deferred_tool_requests"
+"""The field of a conversation that holds tool calls that wait."""
 OWNER: Final = "pydantic-ai"
 """The owner of a session without a scope; with one, it follows after a slash."""
 MOST_PLACES = 10_000
@@ -108,7 +110,7 @@ class HoldfastConversationStore(ConversationStore):
         expected_revision: str | None,
     ) -> None:
         """Store a record and its new entries in one commit."""
-        with naming("messages"):
+        with naming("messages", record=OPEN_CALLS):
             await settled(self._write(record, new_entries, expected_revision))
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
@@ -214,7 +216,7 @@ class HoldfastConversationStore(ConversationStore):
             raise ConversationConflict(conversation_id)
         nodes = _nodes(new_entries)
         graph = holdfast.Append(nodes, leaf=record.head_id) if nodes else Unchanged(leaf=record.head_id)
-        document = _RECORDS.dump_python(record, mode="json")
+        document = _document_of(record)
         commit = holdfast.Commit(
             # A save that is sent again after a lost answer is the same turn.
             turn_id=f"{FAMILY}/{record.revision}",
@@ -273,6 +275,15 @@ async def _created(tx: holdfast.Store, conversation_id: str, owner: str, origin:
 
 def _owner(scope: str | None) -> str:
     return OWNER if scope is None else f"{OWNER}/{scope}"
+
+
+def _document_of(record: ConversationRecord) -> Any:
+    """Return a record as JSON. Only the tool calls that wait have values that the framework does not make."""
+    try:
+        require_numbers(OPEN_CALLS, _RECORDS.dump_python(record))
+        return _RECORDS.dump_python(record, mode="json")
+    except PydanticSerializationError as error:
+        raise holdfast.InvalidRequest(OPEN_CALLS, f"is not a JSON value: {error}") from error
 
 
 def _nodes(entries: Sequence[ConversationEntry]) -> list[holdfast.Node]:
