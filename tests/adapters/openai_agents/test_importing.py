@@ -15,7 +15,7 @@ from agents.extensions.memory import AdvancedSQLiteSession
 
 import holdfast
 from holdfast import cli
-from holdfast.adapters.openai_agents import HoldfastSession
+from holdfast.adapters.openai_agents import HoldfastSession, importing
 from holdfast.adapters.openai_agents.importing import import_sessions
 
 Item = Any
@@ -59,6 +59,50 @@ def test_sessions_are_taken_over_and_a_second_run_adds_what_is_new(tmp_path: Pat
         assert (again.imported, again.already_there, again.items) == (["b"], 1, 1)
     assert items_at(lasting_url, "a") == [user(number) for number in range(2_300)]
     assert items_at(lasting_url, "b") == [user("hi"), user("more")]
+
+
+def test_long_items_are_spread_over_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "BYTES_A_COMMIT", 1_000)
+    source = tmp_path / "sessions.db"
+    fill(source, "a", [user("x" * size) for size in (400, 400, 5_000, 100, 100, 400)])
+    with holdfast.open_blocking(tmp_path / "agent.db") as store:
+        report = import_sessions(store, source)
+        assert (report.items, report.refused) == (6, {})
+        view = store.sessions.handle("a").load()
+        assert view is not None
+        assert view.revision == 3
+
+
+def test_a_refused_item_is_named_by_its_place_and_leaves_no_empty_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "ITEMS_A_COMMIT", 2)
+    source = tmp_path / "sessions.db"
+    fill(source, "first", [user(1)])
+    fill(source, "fourth", [user(number) for number in range(4)])
+    with sqlite3.connect(source) as connection:
+        last = "SELECT max(id) FROM agent_messages WHERE session_id = ?"
+        damage = f"UPDATE agent_messages SET message_data = '{{\"a\":1e999}}' WHERE id = ({last})"
+        connection.execute(damage, ("first",))
+        connection.execute(damage, ("fourth",))
+    connection.close()
+    with holdfast.open_blocking(tmp_path / "agent.db") as store:
+        report = import_sessions(store, source)
+        assert {name: text.partition(":")[0] for name, text in report.refused.items()} == {
+            "first": "items[0]",
+            "fourth": "items[3]",
+        }
+        assert [one.session_id for one in store.sessions.list()] == ["fourth"]
+
+
+def test_a_session_that_was_deleted_is_not_brought_back(tmp_path: Path) -> None:
+    source = tmp_path / "sessions.db"
+    fill(source, "a", [user("hi")])
+    with holdfast.open_blocking(tmp_path / "agent.db") as store:
+        import_sessions(store, source)
+        store.sessions.delete("a")
+        report = import_sessions(store, source)
+        assert (report.imported, list(report.refused)) == ([], ["a"])
 
 
 def test_an_interrupted_import_continues(tmp_path: Path) -> None:

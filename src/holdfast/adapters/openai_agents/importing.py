@@ -16,9 +16,12 @@ from typing import Any, Final
 
 import holdfast
 from holdfast.adapters.openai_agents.items import ITEM
+from holdfast.adapters.sharing import naming
 from holdfast.adapters.source_file import SourceFile
 
 ITEMS_A_COMMIT = 1_000
+BYTES_A_COMMIT = 32 * 1024 * 1024
+"""An item begins a new commit if it and those before it are longer."""
 MAIN: Final = "main"
 
 
@@ -112,13 +115,20 @@ def import_sessions(
                 report.refused[repr(session.name)] = "from: the id of the session is not text"
                 continue
             try:
-                _take_over(store, session.name, _nodes(source.messages(session), report), report)
+                nodes, sizes = _nodes(source.messages(session), report)
+                _take_over(store, session.name, nodes, sizes, report)
             except (holdfast.Conflict, holdfast.InvalidRequest, holdfast.NotFound, holdfast.Incompatible) as error:
                 report.refused[session.name] = str(error)
     return report
 
 
-def _take_over(store: holdfast.BlockingStore, name: str, nodes: Sequence[holdfast.Node], report: ImportReport) -> None:
+def _take_over(
+    store: holdfast.BlockingStore,
+    name: str,
+    nodes: Sequence[holdfast.Node],
+    sizes: Sequence[int],
+    report: ImportReport,
+) -> None:
     session = store.sessions.handle(name)
     view = session.load()
     found = () if view is None else view.graph.nodes
@@ -127,12 +137,13 @@ def _take_over(store: holdfast.BlockingStore, name: str, nodes: Sequence[holdfas
     if len(found) == len(nodes) and (found or revision):
         report.already_there += 1
         return
-    if revision == 0:
+    if not nodes:
         session = store.sessions.create(name)
-    for start in range(len(found), len(nodes), ITEMS_A_COMMIT):
-        part = nodes[start : start + ITEMS_A_COMMIT]
-        receipt = session.commit(holdfast.Commit(expected_revision=revision, graph=holdfast.Append(part)))
-        revision = receipt.revision
+    for start, end in _parts(sizes, len(found)):
+        commit = holdfast.Commit(expected_revision=revision, graph=holdfast.Append(nodes[start:end]))
+        # Not created before its first items are accepted: refused ones leave no empty session behind.
+        with naming("items", first=start):
+            revision = session.commit(commit).revision
     stored = session.load()
     kept = () if stored is None else stored.graph.nodes
     if [node.payload for node in kept] != [node.payload for node in nodes]:
@@ -141,6 +152,18 @@ def _take_over(store: holdfast.BlockingStore, name: str, nodes: Sequence[holdfas
         )
     report.imported.append(name)
     report.items += len(nodes) - len(found)
+
+
+def _parts(sizes: Sequence[int], start: int) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of the items of each commit."""
+    total = 0
+    for index in range(start, len(sizes)):
+        if index - start == ITEMS_A_COMMIT or (index > start and total + sizes[index] > BYTES_A_COMMIT):
+            yield start, index
+            start, total = index, 0
+        total += sizes[index]
+    if start < len(sizes):
+        yield start, len(sizes)
 
 
 def _require_prefix(name: str, found: Sequence[holdfast.Node], nodes: Sequence[holdfast.Node]) -> None:
@@ -153,8 +176,10 @@ def _require_prefix(name: str, found: Sequence[holdfast.Node], nodes: Sequence[h
             )
 
 
-def _nodes(rows: Iterator[tuple[Any, ...]], report: ImportReport) -> list[holdfast.Node]:
+def _nodes(rows: Iterator[tuple[Any, ...]], report: ImportReport) -> tuple[list[holdfast.Node], list[int]]:
+    """Return the items as nodes, and their sizes."""
     nodes: list[holdfast.Node] = []
+    sizes: list[int] = []
     for row_id, text, created_at in rows:
         try:
             payload = json.loads(text)
@@ -162,7 +187,8 @@ def _nodes(rows: Iterator[tuple[Any, ...]], report: ImportReport) -> list[holdfa
             report.skipped_rows.append(row_id)
             continue
         nodes.append(holdfast.Node(kind=ITEM, payload=payload, created_at_ms=_milliseconds(created_at)))
-    return nodes
+        sizes.append(len(text))
+    return nodes, sizes
 
 
 def _milliseconds(text: Any) -> int | None:
