@@ -62,7 +62,24 @@ ADK = "adk.event"
         (OPENAI, {"type": "web_search_call", "action": {"query": "q"}}, 'call web_search({"query":"q"})'),
         (OPENAI, {"type": "function_call_output", "call_id": "c1", "output": "21"}, "result of c1: 21"),
         (OPENAI, {"type": "reasoning", "summary": [{"text": "think"}]}, "reasoning: think"),
-        (OPENAI, {"type": "item_reference", "id": "x", "to": 1}, 'item_reference: {"to":1}'),
+        (OPENAI, {"type": "item_reference", "id": "x"}, "see x"),
+        (OPENAI, {"type": "compaction", "id": "x", "to": 1}, 'compaction: {"to":1}'),
+        (OPENAI, {"type": "file_search_call", "queries": ["a"]}, 'call file_search(["a"])'),
+        (OPENAI, {"type": "code_interpreter_call", "code": "1 + 1"}, "call code_interpreter(1 + 1)"),
+        (OPENAI, {"type": "apply_patch_call", "operation": {"path": "a"}}, 'call apply_patch({"path":"a"})'),
+        (ADK, {"author": "helper", "error_code": "429", "error_message": "slow down"}, "helper: error slow down"),
+        (ADK, {"author": "helper", "error_code": "429"}, "helper: error 429"),
+        (ADK, {"author": "helper", "actions": {"transfer_to_agent": "b"}}, "helper: transfer_to_agent b"),
+        (
+            ADK,
+            {
+                "author": "helper",
+                "content": {
+                    "parts": [{"executable_code": {"code": "1 + 1"}}, {"code_execution_result": {"output": "2"}}]
+                },
+            },
+            "helper: call code(1 + 1); result of code: 2",
+        ),
         (PYDANTIC, {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "hi"}]}, "user: hi"),
         (
             PYDANTIC,

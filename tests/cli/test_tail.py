@@ -119,6 +119,21 @@ def test_all_turns_of_one_session_are_shown_however_many(on: Any, url: str) -> N
     assert [one["revision"]["revision"] for one in shown] == list(range(1, tail.PAGE + 2))
 
 
+def test_a_turn_without_a_message_does_not_repeat_the_one_before(url: str) -> None:
+    def said(text: str) -> holdfast.Append:
+        return holdfast.Append([holdfast.Node(kind="openai-agents.item", payload={"role": "user", "content": text})])
+
+    with holdfast.open_blocking(url) as store:
+        session = store.sessions.create("chat")
+        turns = tail.Turns(store, None, 0)
+        session.commit(holdfast.Commit(turn_id="t1", graph=said("hi")))
+        session.commit(holdfast.Commit(turn_id="t2"))
+        assert [one["text"] for one in turns.news()] == ["revision 1 user: hi", "revision 2 t2"]
+        session.commit(holdfast.Commit(turn_id="t3"))
+        session.commit(holdfast.Commit(turn_id="t4", graph=said("there")))
+        assert [one["text"] for one in turns.news()] == ["revision 3 t3", "revision 4 user: there"]
+
+
 def test_all_events_of_one_log_since_a_time_are_shown_however_many(
     on: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

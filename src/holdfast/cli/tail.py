@@ -184,6 +184,8 @@ class Shown(NamedTuple):
     number: int
     changed_at_ms: int
     created_at_ms: int | None
+    leaf: str | None = None
+    """The leaf after the newest turn."""
 
 
 class Turns:
@@ -219,25 +221,33 @@ class Turns:
             shown = None  # deleted and recreated
         new = [] if shown is not None and one.revision == shown.number else self._history(one.session_id, shown)
         number, changed_at_ms = one.revision, one.changed_at_ms
+        before = None if shown is None else shown.leaf
         if new:
             number = max(number, new[0].revision)
             changed_at_ms = max(changed_at_ms, new[0].committed_at_ms)
-        self._shown[one.session_id] = Shown(number, changed_at_ms, one.created_at_ms)
+        leaf = new[0].leaf if new else before
+        self._shown[one.session_id] = Shown(number, changed_at_ms, one.created_at_ms, leaf)
         for entry in reversed(new):
+            line = self._last_line(one.session_id, entry, before)
+            before = entry.leaf
             yield {
                 "what": "turn",
                 "at_ms": entry.committed_at_ms,
                 "session_id": one.session_id,
-                "text": f"revision {entry.revision} {self._last_line(one.session_id, entry)}".rstrip(),
+                "text": f"revision {entry.revision} {line}".rstrip(),
                 "revision": entry,
             }
 
-    def _last_line(self, session_id: str, entry: holdfast.sessions.Revision) -> str:
-        """Return the last message of a turn that an adapter committed, the turn id of any other."""
+    def _last_line(self, session_id: str, entry: holdfast.sessions.Revision, before: str | None) -> str:
+        """Return the last message of a turn that an adapter committed, the turn id of any other.
+
+        `before` is the leaf of the turn before it: a turn that stays there has no message of its own.
+        """
         node: holdfast.Node | None = None
-        # It may have been deleted since it was listed.
-        with contextlib.suppress(holdfast.SessionDeleted):
-            node = None if entry.leaf is None else self._store.sessions.handle(session_id).load_node(entry.leaf)
+        if entry.leaf is not None and entry.leaf != before:
+            # It may have been deleted since it was listed.
+            with contextlib.suppress(holdfast.SessionDeleted):
+                node = self._store.sessions.handle(session_id).load_node(entry.leaf)
         return (None if node is None else rendered(node)) or entry.turn_id or ""
 
     def _history(self, session_id: str, shown: Shown | None) -> list[holdfast.sessions.Revision]:

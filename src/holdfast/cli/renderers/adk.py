@@ -17,9 +17,12 @@ def event(payload: Any) -> str | None:
     parts = _inside(fields, "content").get("parts")
     found: Any = cast("Any", parts)[:MOST_PARTS] if isinstance(parts, list) else ()
     lines = [_part(cast("dict[str, Any]", one)) for one in found if isinstance(one, dict)]
-    delta = _inside(fields, "actions").get("state_delta")
-    if not lines and delta:
-        lines = [f"state {compact(delta)}"]
+    if fields.get("error_message") or fields.get("error_code"):
+        lines.append(f"error {fields.get('error_message') or fields['error_code']}")
+    if not lines:
+        lines = [
+            f"{name.removesuffix('_delta')} {compact(value)}" for name, value in _inside(fields, "actions").items()
+        ]
     return f"{fields['author']}: {'; '.join(lines)}"
 
 
@@ -27,6 +30,11 @@ def _part(part: dict[str, Any]) -> str:
     if isinstance(part.get("text"), str):
         return str(part["text"])
     call, response = _inside(part, "function_call"), _inside(part, "function_response")
+    code, outcome = _inside(part, "executable_code"), _inside(part, "code_execution_result")
+    if code:
+        return f"call code({code.get('code')})"
+    if outcome:
+        return f"result of code: {outcome.get('output')}"
     if call:
         return f"call {call.get('name')}({compact(call.get('args') or '')})"
     if response:

@@ -6,6 +6,9 @@ from typing import Any, cast
 
 from holdfast.cli.renderers.parts import compact, text_of
 
+ARGUMENTS = ("arguments", "action", "input", "queries", "code", "operation")
+"""Fields in which a call has its arguments, by the kind of the tool."""
+
 
 def item(payload: Any) -> str | None:
     """Return `user: hi`, `call weather({"city": "Oslo"})` or `result of call_1: 21 degrees`."""
@@ -22,6 +25,8 @@ def item(payload: Any) -> str | None:
     if kind.endswith("_output"):
         return f"result of {fields.get('call_id')}: {text_of(fields.get('output'))}"
     if kind.endswith("_call"):
-        arguments = fields.get("arguments", fields.get("action", fields.get("input", "")))
+        arguments = next((fields[name] for name in ARGUMENTS if name in fields), "")
         return f"call {fields.get('name') or kind.removesuffix('_call')}({compact(arguments)})"
+    if kind == "item_reference":
+        return f"see {fields.get('id')}"
     return f"{kind}: {compact({name: value for name, value in fields.items() if name not in {'type', 'id'}})}"
