@@ -28,12 +28,16 @@ class Chat:
     def text(self, words: int) -> str:
         return " ".join(f"{self.random.choice(WORDS)}{self.random.randrange(100)}" for _ in range(words))
 
-    async def turns(self, count: int) -> dict[str, Any]:
+    async def turns(self, count: int, timed: int | None = None) -> dict[str, Any]:
+        """Add turns. Only the last ones, `timed` of them, read the conversation first and are timed."""
         times: list[float] = []
+        unread = 0 if timed is None else count - timed
+        for number in range(unread):
+            await self.turn(number, False)
         used = child.Processors()
-        for number in range(count):
+        for number in range(unread, count):
             began = time.perf_counter()
-            await self.turn(number)
+            await self.turn(number, True)
             times.append((time.perf_counter() - began) * 1000)
         return {"seconds": sum(times) / 1000, "times": times, **used.since()}
 
@@ -62,8 +66,12 @@ async def open_openai(chat: Chat, url: str, ours: bool) -> Any:
         async def close() -> None:
             session.close()
 
-    async def turn(number: int) -> None:
-        await session.get_items()
+    # Makes the tables.
+    await session.get_items()
+
+    async def turn(number: int, reads: bool) -> None:
+        if reads:
+            await session.get_items()
         await session.add_items([{"role": "user", "content": chat.text(30)}])
         call = {"type": "function_call", "name": "search", "call_id": f"c{number}", "arguments": chat.text(5)}
         output = {"type": "function_call_output", "call_id": f"c{number}", "output": chat.text(40)}
@@ -83,10 +91,12 @@ async def open_adk(chat: Chat, url: str, ours: bool) -> Any:
 
     service: Any = HoldfastSessionService(url) if ours else DatabaseSessionService(sqlalchemy(url))
     place = {"app_name": "app", "user_id": "ada", "session_id": "chat"}
-    await service.create_session(**place, state={"notes": "", "user:language": "en"})
+    session: Any = await service.create_session(**place, state={"notes": "", "user:language": "en"})
 
-    async def turn(number: int) -> None:
-        session = await service.get_session(**place)
+    async def turn(number: int, reads: bool) -> None:
+        nonlocal session
+        if reads:
+            session = await service.get_session(**place)
         for author, part, delta in (
             ("user", types.Part(text=chat.text(30)), {}),
             ("helper", types.Part(function_call=types.FunctionCall(name="search", args={"q": chat.text(5)})), {}),
@@ -116,10 +126,13 @@ async def open_a2a(chat: Chat, url: str, ours: bool) -> Any:
 
     tasks: Any = HoldfastTaskStore(url) if ours else DatabaseTaskStore(create_async_engine(sqlalchemy(url)))
     context = ServerCallContext()
-    await tasks.save(Task(id="chat", context_id="c", status=TaskStatus(state=TaskState.TASK_STATE_WORKING)), context)
+    task: Any = Task(id="chat", context_id="c", status=TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    await tasks.save(task, context)
 
-    async def turn(number: int) -> None:
-        task = await tasks.get("chat", context)
+    async def turn(number: int, reads: bool) -> None:
+        nonlocal task
+        if reads:
+            task = await tasks.get("chat", context)
         for role, words in ((Role.ROLE_USER, 30), (Role.ROLE_AGENT, 60)):
             task.history.append(
                 Message(message_id=f"m{number}-{words}", role=role, parts=[Part(text=chat.text(words))])
