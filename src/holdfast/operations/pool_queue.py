@@ -25,6 +25,8 @@ class NextRequest(msgspec.Struct, frozen=True):
     most: int
     exclusive: bool
     token: Token
+    was_busy: bool = False
+    """An earlier call has found all such work locked by other transactions."""
 
 
 def _params(request: NextRequest, *, claims: bool = True) -> ClaimNextParams:
@@ -36,6 +38,7 @@ def _params(request: NextRequest, *, claims: bool = True) -> ClaimNextParams:
         most_bytes=columns.PAGE_BYTES,
         exclusive=request.exclusive,
         token_hash=leases.hash_token(request.token) if claims else None,
+        was_busy=request.was_busy,
     )
 
 

@@ -65,6 +65,8 @@ class ClaimNextParams(msgspec.Struct, frozen=True):
     most_bytes: int
     exclusive: bool
     token_hash: str | None
+    was_busy: bool = False
+    """An earlier call has found all such work locked by other transactions."""
 
 
 class ClaimRunParams(msgspec.Struct, frozen=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.errors import Corrupt
 from holdfast.operations import pool_queue, ready, settlement
 from holdfast.operations.pool_queue import NextRequest
@@ -148,7 +150,9 @@ class PoolQueue(KindLimits):
         receipt, following, is_busy = await self._context.backend.write(
             lambda tx: pool_queue.complete_and_claim_next(tx, completion, request), single_write=True, idempotent=True
         )
-        return receipt, await self._claim_next(request) if is_busy else following
+        if not is_busy:
+            return receipt, following
+        return receipt, await self._claim_next(msgspec.structs.replace(request, was_busy=True))
 
     async def fail(
         self,

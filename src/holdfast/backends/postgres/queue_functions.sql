@@ -862,7 +862,7 @@ BEGIN
 
         v_is_locked := false;
         -- part: one_place
-        IF cardinality(p_kinds) = 1 THEN
+        IF cardinality(p_kinds) = 1 AND cardinality(v_busy) = 0 THEN
             -- One statement finds, locks and names the session, unless another one offers work to claims that share it.
             SELECT
                 queue.family,
@@ -1292,11 +1292,12 @@ END;
 $$;
 
 -- Settles a claim and claims the next work of any session, in one trip. The first columns are the verdict on the
--- settlement; next_verdict and the rest are the result of claim_next_v1, NULL if the claim was not settled.
+-- settlement; next_verdict and the rest are the result of claim_next_v1, NULL if the claim was not settled. With
+-- p_queues, first waits for the lock on the session's queue, for a second: not after other locks were taken.
 CREATE OR REPLACE FUNCTION {schema}.settle_and_claim_v1(
     p_session_id text, p_given_ms bigint, p_claim_id text, p_token_hash text, p_fence bigint, p_batch_ids text[],
     p_owner_id text, p_kinds text[], p_most bigint, p_exclusive bigint, p_next_token_hash text, p_ttl_ms bigint,
-    p_is_retry boolean, p_most_bytes bigint, p_waits boolean
+    p_is_retry boolean, p_most_bytes bigint, p_waits boolean, p_queues boolean
 )
 RETURNS TABLE (
     verdict text, settled_at_ms bigint, settled_revision bigint, reached text, next_verdict text, session_id text,
@@ -1311,7 +1312,21 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_settled record;
+    v_family bigint;
+    v_session_key bigint;
 BEGIN
+    IF p_queues THEN
+        SELECT owner.family, owner.session_key INTO v_family, v_session_key
+        FROM {schema}.sessions AS owner
+        WHERE owner.session_id = p_session_id
+            AND owner.dead = 0;
+        PERFORM set_config('lock_timeout', '1000', true);
+        PERFORM 1
+        FROM {schema}.ready
+        WHERE family = v_family
+            AND session_key = v_session_key
+        FOR UPDATE;
+    END IF;
     SELECT settled.verdict, settled.settled_at_ms, settled.settled_revision, settled.reached INTO v_settled
     FROM {schema}.settle_claim_v1(
         p_session_id, p_given_ms, p_claim_id, p_token_hash, p_fence, p_batch_ids, NULL, p_waits

@@ -7,6 +7,11 @@ session, process, queue or batch that another transaction has locked: its verdic
 A call that finds no trip under way is made at once, alone. While trips are under way, further calls gather until the
 event loop has run all tasks that are ready, or until one of `TRIPS` trips has ended. A call for a row that a trip under
 way may have locked waits for the end of that trip, or a second, and is then made alone.
+
+Calls that find work locked by other transactions wait for it in one patient trip at a time: its first call waits in the
+server, and the others take their work from what that call has locked then. So a process has one waiter in the server
+instead of one for each slot, and each commit of a contended session carries several claims. A call that settles a claim
+and takes the next waits like that, too, for a while after such a call has met a locked queue.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from holdfast.backends.postgres.connection import Connection, StatementRunner, Values
 from holdfast.backends.postgres.driver_errors import DriverFailure, is_in_doubt
@@ -26,6 +31,9 @@ from holdfast.backends.postgres.transaction.function_calls import SharedCall
 from holdfast.errors import DurabilityUncertain, HoldfastError
 
 T = TypeVar("T")
+
+Place: TypeAlias = tuple[str, Any]
+"""A function, and the key of a row that it locks."""
 
 TRIPS: Final = 4
 """Most shared trips at a time. More calls than these carry wait for a trip to end, and then go together."""
@@ -42,6 +50,15 @@ MOST_CALLS: Final = {
 
 MOST_BYTES: Final = 1 << 15
 """Most bytes of content in a call that shares a trip."""
+
+GATHER_S: Final = 0.001
+"""Pause between patient trips."""
+
+CONTENDED_S: Final = 0.5
+"""Time for which calls wait at once after one has met a locked queue."""
+
+MOST_CONTENDED: Final = 1_000
+"""Most queues of which that is remembered."""
 
 BUSY: Final = "busy"
 
@@ -69,6 +86,11 @@ class SharedTrips:
         self._waiting: dict[str, deque[Waiting]] = {name: deque() for name in MOST_CALLS}
         self._held: dict[str, set[Any]] = {name: set() for name in MOST_CALLS}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._patient: dict[Place, deque[Waiting]] = {}
+        """Calls of the next patient trips."""
+        self._patient_tasks: set[asyncio.Task[None]] = set()
+        self._contended: dict[Place, float] = {}
+        """Until when calls wait at once, because one has met a locked queue."""
         self._alone = 0
         self._is_due = False
 
@@ -94,22 +116,75 @@ class SharedTrips:
 
         `begin` is called when the trip begins: an error before that has applied nothing.
         """
-        loop = asyncio.get_running_loop()
-        waiting = Waiting(call, begin, loop.create_future())
+        waiting = Waiting(call, begin, asyncio.get_running_loop().create_future())
         self._waiting[call.name].append(waiting)
         self._send_soon()
-        patience = loop.call_later(PATIENCE_S, self._give_up, waiting)
+        return await self._answered(self._waiting[call.name], waiting)
+
+    async def wait(self, call: SharedCall, begin: Callable[[], None]) -> Values | None:
+        """Make a call that waits for other transactions, together with such calls of its key. Returns as `call` does.
+
+        Patient trips do not hold up others: they count neither for `TRIPS` nor for `is_idle`.
+        """
+        loop = asyncio.get_running_loop()
+        waiting, place = Waiting(call, begin, loop.create_future()), (call.name, call.key)
+        if place not in self._patient:
+            self._patient[place] = deque()
+            # After the tasks that are ready now: their calls go along.
+            loop.call_soon(self._send_patiently, place)
+        self._patient[place].append(waiting)
+        return await self._answered(self._patient[place], waiting)
+
+    def is_contended(self, call: SharedCall) -> bool:
+        """Return whether such a call has met a locked queue lately."""
+        until_s = self._contended.get((call.name, call.key))
+        if until_s is not None and until_s <= asyncio.get_running_loop().time():
+            del self._contended[call.name, call.key]
+            return False
+        return until_s is not None
+
+    def note(self, call: SharedCall, row: Sequence[Any]) -> None:
+        """Note if a call that settles work has found the next one locked."""
+        if call.patient is None or row[CLAIMED[call.name][0]] != BUSY:
+            return
+        if len(self._contended) >= MOST_CONTENDED:
+            self._contended.clear()
+        self._contended[call.name, call.key] = asyncio.get_running_loop().time() + CONTENDED_S
+
+    async def _answered(self, queue: deque[Waiting], waiting: Waiting) -> Values | None:
+        patience = asyncio.get_running_loop().call_later(PATIENCE_S, _give_up, queue, waiting)
         try:
             return await waiting.answer
         finally:
             patience.cancel()
 
-    def _give_up(self, call: Waiting) -> None:
-        """Let a call that no trip has taken be made alone: a trip in its way may wait for a lock."""
-        queue = self._waiting[call.call.name]
-        if call in queue and not call.answer.done():
-            queue.remove(call)
-            call.answer.set_result(None)
+    def _send_patiently(self, place: Place) -> None:
+        """Start the next patient trip, or forget the place."""
+        queue = self._patient[place]
+        calls = [call for call in queue if not call.answer.done()]
+        queue.clear()
+        if not calls:
+            del self._patient[place]
+            return
+        most = MOST_CALLS[place[0]]
+        taken = calls[:most]
+        queue.extend(calls[most:])
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._run_patiently(queue, taken))
+        self._patient_tasks.add(task)
+
+        def abandon(_: object) -> None:
+            if all(call.answer.cancelled() for call in taken):
+                task.cancel()  # every caller has given up
+
+        def ended(_: object) -> None:
+            self._patient_tasks.discard(task)
+            # The work of this trip may be done at once: its next calls go along with those that wait.
+            loop.call_later(GATHER_S, self._send_patiently, place)
+
+        for call in taken:
+            call.answer.add_done_callback(abandon)
+        task.add_done_callback(ended)
 
     def _send_soon(self) -> None:
         if not self._is_due and len(self._tasks) < TRIPS:
@@ -165,7 +240,8 @@ class SharedTrips:
             # Others may have come while all connections were in use.
             taken += self._take(name, MOST_CALLS[name] - len(taken), keys)
             calls = sorted((call for call in taken if not call.answer.done()), key=_key_of)
-            _answer(calls, await self._trip(connection, name, calls))
+            for call, row in zip(calls, await self._trip(connection, name, calls), strict=True):
+                _answer(call, row)
         except DriverFailure as failure:
             _fail(calls, partial(DriverFailure, failure.cause))
         except HoldfastError as error:
@@ -177,8 +253,28 @@ class SharedTrips:
         finally:
             self._held[name] -= keys
 
+    async def _run_patiently(self, queue: deque[Waiting], taken: list[Waiting]) -> None:
+        try:
+            connection = await self._connections.acquire()
+            calls = [call for call in taken if not call.answer.done()]
+            rows = await self._trip(connection, taken[0].call.name, calls, patient=True)
+            # Calls behind the first find nothing once it has waited in vain, or they have taken all that it had locked.
+            passed = [call for call, row in list(zip(calls, rows, strict=True))[1:] if _is_busy(row)]
+            queue.extendleft(reversed(passed))
+            for call, row in zip(calls, rows, strict=True):
+                if call not in passed:
+                    _answer(call, row)
+        except DriverFailure as failure:
+            _fail(taken, partial(DriverFailure, failure.cause))
+        except HoldfastError as error:
+            _fail(taken, partial(_same, error))
+        except BaseException:
+            for call in taken:
+                call.answer.cancel()
+            raise
+
     async def _trip(
-        self, connection: Connection, name: str, calls: Sequence[Waiting]
+        self, connection: Connection, name: str, calls: Sequence[Waiting], *, patient: bool = False
     ) -> Sequence[Values | DurabilityUncertain | None]:
         """Make the calls. Return their rows, None for each if the server has undone the trip."""
         if not calls:
@@ -188,7 +284,10 @@ class SharedTrips:
             call.begin()
         try:
             runner = self._runner(connection)
-            rows = await runner.call_together(name, [call.call.together for call in calls])
+            bindings = [call.call.together for call in calls]
+            if patient:
+                bindings[0] = calls[0].call.patient or bindings[0]
+            rows = await runner.call_together(name, bindings)
             await _give_back(runner, calls, rows)
         except DriverFailure as failure:
             if is_in_doubt(failure.cause):
@@ -204,8 +303,8 @@ class SharedTrips:
 
     async def close(self) -> None:
         """Wait for all trips: their callers may have been cancelled."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._tasks or self._patient_tasks:
+            await asyncio.wait(self._tasks | self._patient_tasks)
 
 
 def _same(error: HoldfastError) -> HoldfastError:
@@ -216,14 +315,24 @@ def _key_of(call: Waiting) -> Any:
     return call.call.key
 
 
-def _answer(calls: Sequence[Waiting], rows: Sequence[Values | DurabilityUncertain | None]) -> None:
-    for call, row in zip(calls, rows, strict=True):
-        if call.answer.done():
-            continue
-        if isinstance(row, DurabilityUncertain):
-            call.answer.set_exception(row)
-        else:
-            call.answer.set_result(None if row is None or row[0] == BUSY else row)
+def _give_up(queue: deque[Waiting], call: Waiting) -> None:
+    """Let a call that no trip has taken be made alone: a trip in its way may wait for a lock."""
+    if call in queue and not call.answer.done():
+        queue.remove(call)
+        call.answer.set_result(None)
+
+
+def _is_busy(row: Values | DurabilityUncertain | None) -> bool:
+    return row is not None and not isinstance(row, DurabilityUncertain) and row[0] == BUSY
+
+
+def _answer(call: Waiting, row: Values | DurabilityUncertain | None) -> None:
+    if call.answer.done():
+        return
+    if isinstance(row, DurabilityUncertain):
+        call.answer.set_exception(row)
+    else:
+        call.answer.set_result(None if _is_busy(row) else row)
 
 
 async def _give_back(

@@ -118,11 +118,18 @@ class SingleTrip(RunFunctions, TurnFunctions):
         shared = self._shared
         row: Sequence[Any] | None = None
         if shared is not None and call.size <= MOST_BYTES and not self._runner.heavy:
-            if shared.is_idle:
-                row = await shared.alone(call, partial(self._call_alone, call))
-            else:
-                row = await self._share(partial(shared.call, call, self._begin))
-        return await super()._call_shared(call) if row is None else row
+            waits = call.waits or shared.is_contended(call)
+            if not waits:
+                if shared.is_idle:
+                    row = await shared.alone(call, partial(self._call_alone, call))
+                else:
+                    row = await self._share(partial(shared.call, call, self._begin))
+            if waits or (row is None and call.locks_any):
+                row = await self._share(partial(shared.wait, call, self._begin))
+        row = await super()._call_shared(call) if row is None else row
+        if shared is not None:
+            shared.note(call, row)
+        return row
 
     async def _call_alone(self, call: SharedCall) -> Sequence[Any] | None:
         """Make a call that others with its key wait for. Return None if it would wait for one of several rows."""

@@ -34,7 +34,7 @@ SELECT
     verdict, settled_at_ms, settled_revision, reached, next_verdict, session_id, {(batch).batch_columns}
 FROM {schema}.settle_and_claim_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::text, $8::text[], $9::bigint, $10::bigint,
-    $11::text, $12::bigint, $13::boolean, $14::bigint, $15::boolean
+    $11::text, $12::bigint, $13::boolean, $14::bigint, $15::boolean, $16::boolean
 )
 
 -- name: lock_ready

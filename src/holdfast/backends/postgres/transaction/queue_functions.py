@@ -151,10 +151,14 @@ class QueueFunctions(LeaseFunctions):
         bindings = (*settles, *asks, self.is_retry, then.most_bytes)
         if len(proof.batch_ids) == 1 and _claims_one(then):
             key, token_hash = proof.session_id, then.token_hash
-            call = SharedCall("settle_and_claim", (*bindings, True), (*bindings, False), key, claims_with=token_hash)
+            call = SharedCall(
+                *("settle_and_claim", (*bindings, True, False), (*bindings, False, False), key),
+                claims_with=token_hash,
+                patient=(*bindings, False, True),
+            )
             found = [await self._call_shared(call)]
         else:
-            found = await self._call("settle_and_claim", *bindings, True)
+            found = await self._call("settle_and_claim", *bindings, True, False)
         verdict, settled_at_ms, revision, self._runner.reached = tuple(found[0])[:4]
         settlement = _settlement(verdict, settled_at_ms, revision)
         if settlement.verdict != "completed":
@@ -200,7 +204,13 @@ class QueueFunctions(LeaseFunctions):
         alone, together = ((*bindings, each, family, params.most_bytes) for each in (patience, 0))
         if _claims_one(params):
             key = "" if params.kinds is None else ",".join(params.kinds)
-            call = SharedCall("claim_next", alone, together, key, claims_with=params.token_hash, locks_any=True)
+            call = SharedCall(
+                *("claim_next", alone, together, key),
+                claims_with=params.token_hash,
+                locks_any=True,
+                patient=alone,
+                waits=params.was_busy,
+            )
             return self._claimed_next([await self._call_shared(call)])
         return self._claimed_next(await self._call("claim_next", *alone))
 
