@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.sqlite import writer as writer_module
+from holdfast.backends.sqlite.commit_watcher import CommitWatcher
 from holdfast.backends.sqlite.readers import Readers
 from holdfast.backends.sqlite.writer import Writer
 
@@ -105,4 +107,36 @@ def test_heartbeats_of_others_cost_an_idle_waiter_no_read_and_its_work_wakes_it(
         assert set(counts.answers[-COMMITS:]) == {False}
         assert not waiting.done()
         bring(other)
+        waiting.result(60)
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_own_writes_beside_those_of_others_cost_an_idle_waiter_no_read(
+    kind: str, stores: tuple[holdfast.BlockingStore, holdfast.BlockingStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CommitWatcher, "wake", lambda _: None)  # only the writer looks for commits of others
+    monkeypatch.setattr(writer_module, "LOOK_S", 0.0)
+    waiter, other = stores
+    wait, bring = WAITS[kind]
+    counts = Counts(monkeypatch)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(wait, waiter)
+        number = 0
+        while counts.answers[-1:] != [False]:
+            number += 1
+            assert number < 1_000, "every heartbeat concerns the waiter"
+            beat(other, number)
+            beat(waiter, number)
+            counts.wait_for(number, 0.05)
+        reads = counts.reads
+        for _ in range(COMMITS):
+            number += 1
+            asked = len(counts.answers)
+            beat(other, number)
+            beat(waiter, number)
+            assert counts.wait_for(asked + 1, 10)
+        assert counts.reads == reads
+        assert not waiting.done()
+        bring(other)
+        beat(waiter, number + 1)
         waiting.result(60)

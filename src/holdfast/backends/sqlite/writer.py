@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
 
@@ -39,6 +39,9 @@ from holdfast.signals import Signals
 from holdfast.wait import Ticket, run_made
 
 T = TypeVar("T")
+
+LOOK_S: Final = 0.005
+"""Shortest pause between two looks for commits of other processes by a writer that writes again and again."""
 
 
 class Writer:
@@ -62,6 +65,7 @@ class Writer:
         self._locks = locks
         self._commits_before = 0
         self._cache_unsure = False
+        self._looked_s = 0.0
         # Bound here, because a direct call of the driver is one step, which no interrupt divides.
         self._execute = runner.connection.execute
         self._rollback = runner.names["rollback"]
@@ -189,6 +193,8 @@ class Writer:
                     self._thread_wants_it = False
                     if job.held is None:
                         self._run_group(job, most=self._options.group_size)
+                        if time.monotonic() - self._looked_s >= LOOK_S:
+                            self._look_if_watched()  # the watcher may find the connection in use again and again
                     else:
                         self._serve(job.held)
                 job = None  # it refers to the store, which could not be collected during the wait for the next one
@@ -231,8 +237,10 @@ class Writer:
                 return bool(run_made(ask, SqliteTransaction(runner, read_clock(self._clock))))
             finally:
                 runner.control("rollback")
-        except Exception:  # the waiter's own look reports it
-            return True
+        except Exception as error:
+            if _is_interrupt(error):
+                raise
+            return True  # the waiter's own look reports it
 
     def _run_group(self, first: Job, *, most: int) -> None:
         # The first is a member from the beginning, so that every failure reaches a caller.
@@ -304,6 +312,7 @@ class Writer:
             if opening.begin():
                 self._end_failed()
                 self._begin(opening.deadline_s)
+                self._look_if_watched()  # the watcher waits for the end of this transaction
                 held.start_time()
                 opening.reply()
             while self._runner.connection.in_transaction:
@@ -355,7 +364,6 @@ class Writer:
         self._runner.in_group = True
         if self._locks is not None:
             self._commits_before = self._locks.commit_count()
-        self._look_if_watched()
 
     def _end_failed(self) -> None:
         """Clean up after a failed group."""
@@ -387,7 +395,8 @@ class Writer:
 
     def _look_if_watched(self) -> None:
         if self._shared and self._signals.watched:
-            self._look()
+            self._looked_s = time.monotonic()
+            self._look(self._is_concerned)
 
     def _run_member(self, member: Job, *, alone: bool) -> None:
         """Run one operation. Afterwards its changes are part of the transaction, or it left no trace."""
