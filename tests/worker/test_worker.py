@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -406,6 +407,27 @@ def test_a_function_in_a_thread_that_takes_too_long_is_cancelled_and_waited_for(
     worker.run(until_idle=True)
     assert told.is_set()
     assert got(store, batch_id).state == "dead"
+
+
+@pytest.mark.parametrize("shape", ["turn", "job"])
+def test_a_call_that_takes_too_long_fails_even_if_it_swallows_the_cancel(
+    url: str, store: holdfast.BlockingStore, shape: str
+) -> None:
+    worker = Worker(url)
+
+    async def answer(given: Any) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(WAIT_S)
+        if shape == "turn":
+            given.add("half an answer")
+
+    limits: dict[str, Any] = {"timeout_s": 0.05, "retry": Retry(1)}
+    (worker.turn(kind="slow", **limits) if shape == "turn" else worker.job("slow", **limits))(answer)
+    [batch_id] = put(store, "hi", kind="slow")
+    worker.run(until_idle=True)
+    assert got(store, batch_id).state == "dead"
+    assert "longer than 0.05 s" in (got(store, batch_id).last_error or "")
+    assert store.sessions.handle("chat").messages() == []
 
 
 def test_values_that_json_cannot_hold_fail_the_turn_by_name(url: str, store: holdfast.BlockingStore) -> None:

@@ -78,10 +78,14 @@ class Caller:
                 if handler.is_async:
                     with self._watched(handler, limit, held):
                         answer = function()
-                        return await answer if inspect.isawaitable(answer) else answer
-                answer = await self._in_thread(function, subject, tell)
-                # A plain function may call an async one.
-                return await answer if inspect.isawaitable(answer) else answer
+                        answer = await answer if inspect.isawaitable(answer) else answer
+                else:
+                    answer = await self._in_thread(function, subject, tell)
+                    # A plain function may call an async one.
+                    answer = await answer if inspect.isawaitable(answer) else answer
+            if limit.expired():
+                raise TimeoutError  # it swallowed the cancel and returned
+            return answer
         except (TimeoutError, asyncio.CancelledError) as error:
             was_stopped = self.is_cancelling or (held is not None and held.has_cancelled)
             if not limit.expired() or (was_stopped and isinstance(error, asyncio.CancelledError)):
