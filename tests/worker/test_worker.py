@@ -430,6 +430,20 @@ def test_a_call_that_takes_too_long_fails_even_if_it_swallows_the_cancel(
     assert store.sessions.handle("chat").messages() == []
 
 
+def test_a_claim_of_that_id_in_another_session_is_not_taken_for_the_workers_own(
+    url: str, store: holdfast.BlockingStore
+) -> None:
+    worker = Worker(url)
+
+    @worker.job("bridge", retry=Retry(1))
+    def bridge(job: Job) -> None:
+        raise holdfast.ClaimLost("elsewhere", job.claim.claim_id)  # of a claim that it holds in another store
+
+    [batch_id] = put(store, "x", kind="bridge")
+    worker.run(until_idle=True)
+    assert got(store, batch_id).state == "dead"
+
+
 def test_values_that_json_cannot_hold_fail_the_turn_by_name(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
 

@@ -76,9 +76,14 @@ class Held:
             return False
         return self.claim.resource == other.claim.resource and self.claim.fence > other.claim.fence
 
-    def claim_id(self) -> str | None:
-        """Return the id of the claim, None for a lease."""
-        return self.claim.claim_id if isinstance(self.claim, holdfast.WorkClaim) else None
+    def is_lost_by(self, error: BaseException) -> bool:
+        """Return whether an error reports the loss of this claim, and not of another that the handler holds."""
+        claim = self.claim
+        return (
+            isinstance(claim, holdfast.WorkClaim)
+            and isinstance(error, holdfast.ClaimLost)
+            and (error.session_id, error.claim_id) == (claim.session_id, claim.claim_id)
+        )
 
     def name(self) -> str:
         """Return the id of the batch or the run."""

@@ -88,8 +88,7 @@ class InterruptWatch:
         """Return whether the call ended because a person interrupted the turn. Checks again if its claim is lost."""
         if self._turn.interrupted:
             return True
-        is_refused = isinstance(error, holdfast.ClaimLost) and error.claim_id == self._held.claim_id()
-        if not is_refused and not self._held.is_lost:
+        if not self._held.is_lost_by(error) and not self._held.is_lost:
             return False
         with suppress(holdfast.HoldfastError):
             batch = await self._store.queue.get(self._batch.session_id, self._batch.batch_id)

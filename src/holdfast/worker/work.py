@@ -103,7 +103,7 @@ class Work:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                if isinstance(error, holdfast.ClaimLost) and error.claim_id == claim.claim_id:
+                if held.is_lost_by(error):
                     runner.count_lost(held, handler.name)
                     runner.remember_lost(held)
                 elif held.is_settling and isinstance(error, holdfast.HeadConflict):
