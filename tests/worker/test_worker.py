@@ -444,6 +444,20 @@ def test_a_claim_of_that_id_in_another_session_is_not_taken_for_the_workers_own(
     assert got(store, batch_id).state == "dead"
 
 
+def test_a_handlers_thread_that_outlives_its_worker_gets_a_typed_error(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    kept: list[Any] = []
+
+    @worker.job("keep")
+    def keep(job: Job) -> None:
+        kept.append(job.store)
+
+    put(store, "x", kind="keep")
+    worker.run(until_idle=True)
+    with pytest.raises(holdfast.errors.StoreClosed):
+        kept[0].queue.list("chat")
+
+
 def test_values_that_json_cannot_hold_fail_the_turn_by_name(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
 

@@ -36,7 +36,7 @@ class OnLoop:
     def drive(self, work: Awaitable[T]) -> T:
         """Run a call, and return its result. A cancelled one raises that of asyncio.
 
-        Raises InvalidRequest on the event loop, which would wait for itself.
+        Raises InvalidRequest on the event loop, which would wait for itself, and StoreClosed after the worker's end.
         """
         if _running_loop() is self._loop:
             if isinstance(work, Coroutine):
@@ -44,8 +44,16 @@ class OnLoop:
             raise holdfast.InvalidRequest(
                 "handler", "is a plain function whose coroutine made a blocking call: declare the handler async def"
             )
+        made = _awaited(work)
         try:
-            return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop).result()
+            running = asyncio.run_coroutine_threadsafe(made, self._loop)
+        except RuntimeError:  # the loop is closed
+            made.close()
+            if isinstance(work, Coroutine):
+                work.close()
+            raise holdfast.errors.StoreClosed from None
+        try:
+            return running.result()
         except concurrent.futures.CancelledError:
             # The class of threads is an `Exception`: a handler may catch it as an error of its own.
             raise asyncio.CancelledError from None
