@@ -41,7 +41,7 @@ from holdfast.wait import Ticket, run_made
 T = TypeVar("T")
 
 LOOK_S: Final = 0.005
-"""Shortest pause between two looks for commits of other processes by a writer that writes again and again."""
+"""Shortest pause between two looks of the writer for commits of other processes."""
 
 
 class Writer:
@@ -193,8 +193,7 @@ class Writer:
                     self._thread_wants_it = False
                     if job.held is None:
                         self._run_group(job, most=self._options.group_size)
-                        if time.monotonic() - self._looked_s >= LOOK_S:
-                            self._look_if_watched()  # the watcher may find the connection in use again and again
+                        self._look_now_and_then()
                     else:
                         self._serve(job.held)
                 job = None  # it refers to the store, which could not be collected during the wait for the next one
@@ -359,7 +358,7 @@ class Writer:
             self._runner.path,
             partial(self._runner.control, "begin_write"),
             deadline_s=deadline_s,
-            meanwhile=self._look_if_watched,
+            meanwhile=self._look_now_and_then,
         )
         self._runner.in_group = True
         if self._locks is not None:
@@ -392,6 +391,11 @@ class Writer:
                 f"{self._runner.path}: another writer committed although this one held the lock; something in this "
                 "process opened and closed the file, such as the standard library's sqlite3: do not, and retry"
             )
+
+    def _look_now_and_then(self) -> None:
+        """Look for commits of other processes in the watcher's place: it may find the connection in use for long."""
+        if time.monotonic() - self._looked_s >= LOOK_S:
+            self._look_if_watched()
 
     def _look_if_watched(self) -> None:
         if self._shared and self._signals.watched:
