@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -135,6 +136,47 @@ def test_messages_that_come_meanwhile_join_the_turn(url: str, store: holdfast.Bl
     worker.run(until_idle=True)
     assert store.sessions.handle("chat").messages() == [["early", "late"]]
     assert len(store.queue.list("chat")) == 0
+
+
+@pytest.mark.parametrize("way", ["async", "threads"])
+def test_tasks_of_a_turn_may_ask_for_more_at_the_same_time(url: str, store: holdfast.BlockingStore, way: str) -> None:
+    worker = Worker(url)
+    payloads = ["one", "two", "three"]
+
+    async def answer(turn: holdfast.Turn) -> None:
+        joined = await asyncio.gather(*(turn.more() for _ in range(4)))
+        turn.add(sorted(text for part in joined for text in part))
+
+    def answer_in_threads(turn: holdfast.blocking.Turn) -> None:
+        with ThreadPoolExecutor(4) as threads:
+            joined = list(threads.map(lambda _: turn.more(), range(4)))
+        turn.add(sorted(text for part in joined for text in part))
+
+    handler: Callable[[Any], Any] = answer if way == "async" else answer_in_threads
+    worker.turn(retry=Retry(1))(handler)
+    ids = put(store, *payloads)
+    worker.run(until_idle=True)
+    assert [got(store, one).state for one in ids] == ["completed"] * 3
+    assert store.sessions.handle("chat").messages() == [sorted(payloads[1:])]
+
+
+def test_a_claim_that_a_handler_widened_by_itself_is_not_taken_for_lost(
+    url: str, store: holdfast.BlockingStore
+) -> None:
+    worker = Worker(url, lease_s=60)
+    failures: list[Failure] = []
+    worker.on_failure(failures.append)
+
+    @worker.turn(retry=Retry(1))
+    async def answer(turn: holdfast.Turn) -> None:
+        assert turn.claim is not None
+        await turn.store.queue.claim("chat", owner_id=turn.claim.owner_id, holding=turn.claim)
+        turn.add("said")
+
+    put(store, "one", "two")
+    worker.run(until_idle=True)
+    assert "was widened" in str(failures[0].error)
+    assert worker.tally.lost == 0
 
 
 def test_a_turn_that_was_committed_before_is_settled_and_not_run_again(url: str, store: holdfast.BlockingStore) -> None:

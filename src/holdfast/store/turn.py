@@ -23,6 +23,8 @@ from holdfast.rules.starts import default_id, ended_run
 from holdfast.wait import uncut
 
 if TYPE_CHECKING:
+    import asyncio
+
     from holdfast.store.artifacts import Artifacts
     from holdfast.store.session import Session
     from holdfast.store.streaming import Emitter
@@ -310,6 +312,7 @@ class Turn(TurnValues):
         self._widen = widen
         self._was_begun = False
         self._has_ended = True
+        self._joining: asyncio.Lock | None = None
         self.suspends = True
         """False if no event loop runs the calls of this turn: then none of them can be cancelled."""
 
@@ -357,6 +360,17 @@ class Turn(TurnValues):
         >>> len(store.queue.list("chat-42"))
         0
         """
+        if not self.suspends:
+            return await self._more()
+        if self._joining is None:
+            import asyncio  # never loaded by blocking callers
+
+            self._joining = asyncio.Lock()
+        async with self._joining:
+            # A second call at the same time would widen the claim from before the first one.
+            return await self._more()
+
+    async def _more(self) -> list[Any]:
         self._require_open()
         if self.claim is None:
             raise InvalidRequest("turn.claim", "needs a claim: pass `claim=` to session.turn(...), or run a worker")

@@ -77,11 +77,15 @@ class Held:
         return self.claim.resource == other.claim.resource and self.claim.fence > other.claim.fence
 
     def is_lost_by(self, error: BaseException) -> bool:
-        """Return whether an error reports the loss of this claim, and not of another that the handler holds."""
+        """Return whether an error reports the loss of this claim, and not of another that the handler holds.
+
+        A claim that was widened lives.
+        """
         claim = self.claim
         return (
             isinstance(claim, holdfast.WorkClaim)
             and isinstance(error, holdfast.ClaimLost)
+            and not error.widened
             and (error.session_id, error.claim_id) == (claim.session_id, claim.claim_id)
         )
 
