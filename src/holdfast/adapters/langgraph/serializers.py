@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import Any
 
+import ormsgpack
 from langgraph.checkpoint.serde import _msgpack as msgpack_types
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from holdfast.adapters.langgraph import messages
+from holdfast.adapters.langgraph.messages import Hook
 from holdfast.errors import InvalidRequest
 
-CONSTRUCTORS = range(7)
+CONSTRUCTORS = range(6)
 """Extension codes of msgpack whose data begin with a module and a name."""
+NUMPY = 6
+"""The extension code of an array of numpy: its type, shape, order and bytes."""
 KNOWN = frozenset(
     {*msgpack_types.SAFE_MSGPACK_TYPES, *((method[0], method[1]) for method in msgpack_types.SAFE_MSGPACK_METHODS)}
 )
@@ -37,11 +43,19 @@ class StrictSerializer(JsonPlusSerializer):
         self._heads: set[bytes] = set()
         """The first bytes of values, with both names, that were found to be of an allowed type."""
         self._refusals: ContextVar[InvalidRequest | None] = ContextVar("refusal", default=None)
-        self._unpack_ext_hook: Callable[[int, bytes], Any] = self._checking(self._unpack_ext_hook)
+        self._unpack_ext_hook: Hook = self._checking(self._unpack_ext_hook)
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> StrictSerializer:
         """Return a serialiser that loads further types."""
         return StrictSerializer(allow=[*self.allowed, *extra_allowlist])
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Return the format and the bytes of a value."""
+        if obj is not None and not isinstance(obj, bytes | bytearray):
+            data = messages.dumped(obj)
+            if data is not None:
+                return "msgpack", data
+        return super().dumps_typed(obj)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Return the value."""
@@ -52,42 +66,57 @@ class StrictSerializer(JsonPlusSerializer):
             refusal = self._refusals.get()
             if refusal is None:
                 raise
-            self._refusals.set(None)
             raise refusal from error
+        finally:
+            self._refusals.set(None)
 
-    def _checking(self, hook: Callable[[int, bytes], Any]) -> Callable[[int, bytes], Any]:
+    def _checking(self, hook: Hook) -> Hook:
         def checked(code: int, data: bytes) -> Any:
-            if code in CONSTRUCTORS and (head := _head(data)) not in self._heads:
-                module, name = _first_two(data)
-                if (module, name) not in KNOWN and (module, name) not in self.allowed:
-                    refusal = InvalidRequest(
-                        "serde",
-                        f"a stored value is of the type {module}.{name}, which is not loaded unless you allow it: give "
-                        f"HoldfastSaver(..., allow=[{name}])",
-                    )
-                    self._refusals.set(refusal)
-                    raise refusal
-                if head:
-                    self._heads.add(head)
+            if code == messages.MODEL:
+                message = messages.loaded(data, messages.head_of(data), checked)
+                if message is not None:
+                    return message
+            self._require_allowed(code, data)
             return hook(code, data)
 
         return checked
 
+    def _require_allowed(self, code: int, data: bytes) -> None:
+        """Refuse a value of an unknown type, or one that has such a value in it, at any depth."""
+        waiting = [(code, data)]
+
+        def wait(code: int, data: bytes) -> None:
+            waiting.append((code, data))
+
+        while waiting:
+            code, data = waiting.pop()
+            if code in CONSTRUCTORS:
+                self._require_known(data)
+            elif code == NUMPY and find_spec("numpy") is None:
+                self._refuse("a stored value is an array of numpy, which is not installed: install numpy")
+            ormsgpack.unpackb(data, ext_hook=wait, option=messages.LOADING)
+
+    def _require_known(self, data: bytes) -> None:
+        head = messages.head_of(data)
+        if head in self._heads:
+            return
+        module, name = _first_two(data)
+        if (module, name) not in KNOWN and (module, name) not in self.allowed:
+            self._refuse(
+                f"a stored value is of the type {module}.{name}, which is not loaded unless you allow it: give "
+                f"HoldfastSaver(..., allow=[{name}])"
+            )
+        if head:
+            self._heads.add(head)
+
+    def _refuse(self, problem: str) -> None:
+        refusal = InvalidRequest("serde", problem)
+        self._refusals.set(refusal)
+        raise refusal
+
 
 def _name_of(one: type | tuple[str, ...]) -> tuple[str, ...]:
     return (one.__module__, one.__name__) if isinstance(one, type) else tuple(one)
-
-
-def _head(data: bytes) -> bytes:
-    """Return the bytes up to the end of the two texts that a msgpack list begins with, b"" if their form is rare."""
-    try:
-        # Nearly every module and class has a name of at most 31 bytes, in a list of at most 15 parts.
-        middle = 2 + (data[1] & 0x1F)
-        if 0x90 <= data[0] <= 0x9F and 0xA0 <= data[1] <= 0xBF and 0xA0 <= data[middle] <= 0xBF:
-            return data[: middle + 1 + (data[middle] & 0x1F)]
-    except IndexError:
-        pass
-    return b""
 
 
 def _first_two(data: bytes) -> tuple[str, str]:
