@@ -28,6 +28,8 @@ FILES = (
     "tests/test_time_travel_async.py",
 )
 """Tests that use a checkpointer of a database."""
+TIMED = ("test_imp_nested", "test_stream_buffering_single_node", "test_stream_subgraphs_during_execution")
+"""Tests that require an order of sleeps of 10 ms, or an answer within 100 ms."""
 
 
 @pytest.mark.timeout(1_500)
@@ -41,4 +43,5 @@ def test_the_runtime_tests_of_langgraph_pass(run_suite: Callable[..., None], las
         url=lasting_url,
         options=("-p", "no:asyncio", "-p", "no:langsmith_plugin"),
         marks=True,
+        timed=TIMED,
     )
