@@ -54,14 +54,11 @@ def dumped(value: object) -> bytes | None:
         return None
 
 
-def _extension(value: Any) -> Any:
-    kind = cast("type[BaseMessage]", type(value))
-    if kind in _FIELDS and _written.get(kind, True):
-        body = _body(kind, value)
-        if kind not in _written:
-            _written[kind] = body is None or _theirs_is(value, body)
-        if body is not None and _written[kind]:
-            return ormsgpack.Ext(MODEL, body)
+def _extension(value: BaseMessage) -> Any:
+    kind = type(value)
+    body = _body(kind, value) if kind in _FIELDS and _written.get(kind, True) else None
+    if body is not None and (kind in _written or _is_proven(value, body)):
+        return ormsgpack.Ext(MODEL, body)
     assert _theirs is not None
     return _theirs(value)
 
@@ -79,9 +76,12 @@ def _body(kind: type[BaseMessage], message: BaseMessage) -> bytes | None:
         return None
 
 
-def _theirs_is(message: BaseMessage, body: bytes) -> bool:
-    parts = type(message).__module__, type(message).__name__, message.model_dump(), METHOD
-    return ormsgpack.packb(parts, default=_theirs, option=STORING) == body
+def _is_proven(message: BaseMessage, body: bytes) -> bool:
+    """Compare the data of the first message of a class with those that LangGraph writes."""
+    kind = type(message)
+    parts = kind.__module__, kind.__name__, message.model_dump(), METHOD
+    _written[kind] = ormsgpack.packb(parts, default=_theirs, option=STORING) == body
+    return _written[kind]
 
 
 def _refuse(value: object) -> Any:

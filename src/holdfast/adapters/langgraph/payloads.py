@@ -31,6 +31,8 @@ Typed: TypeAlias = tuple[str, bytes]
 _SEPARATOR = "!"
 _AFTER_SEPARATOR = '"'
 _VERSION = "%"
+_SPECIAL = re.compile("[\\x00-!%]")
+"""The separators, and every character before them."""
 _ESCAPE = re.compile("%([0-9A-F]{2})")
 
 
@@ -144,7 +146,7 @@ def _is_text(value: str) -> bool:
 
 def escaped(text: str) -> str:
     """Return a text as a part of an id: without separators and characters before them."""
-    return "".join(one if one > _SEPARATOR and one != _VERSION else f"%{ord(one):02X}" for one in text)
+    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def unescaped(part: str) -> str:
