@@ -139,6 +139,7 @@ def test_hostile_data_is_refused_and_the_other_threads_continue(
         ("checkpoints", "checkpoint = 5"),
         ("checkpoints", "checkpoint = NULL"),
         ("checkpoints", "checkpoint_id = CAST('x' || checkpoint_id AS BLOB)"),
+        ("checkpoints", "checkpoint_id = iif(parent_checkpoint_id IS NULL, '', checkpoint_id)"),
         ("checkpoints", "parent_checkpoint_id = x'ff'"),
         ("checkpoints", "metadata = 7"),
         ("checkpoints", "type = CAST(x'ff' AS TEXT)"),
@@ -146,6 +147,7 @@ def test_hostile_data_is_refused_and_the_other_threads_continue(
         ("writes", "idx = 'first' || task_id || idx"),
         ("writes", "channel = CAST(x'ff' AS TEXT)"),
         ("writes", "task_path = x'ff'"),
+        ("writes", "type = 'pickle'"),
     ],
     ids=str,
 )

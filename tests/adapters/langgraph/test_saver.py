@@ -416,6 +416,8 @@ def test_a_value_that_cannot_be_serialised_is_refused_and_named(url: str) -> Non
         with pytest.raises(holdfast.InvalidRequest, match="64-bit"):
             put(saver, "1", a=2**70)
         assert value_of(saver) is None
+        with pytest.raises(holdfast.InvalidRequest, match=r"writes\['b'\]: the serialiser refuses a function"):
+            saver.put_writes(put(saver, "1"), [("a", 1), ("b", lambda: None)], "task")
 
 
 @pytest.mark.parametrize("value", [float("nan"), "\ud800", ("a", 1), {1: 2}, b"x", {"a"}], ids=repr)

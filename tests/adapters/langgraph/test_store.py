@@ -206,11 +206,27 @@ def test_a_read_that_renews_an_item_does_not_take_back_a_later_value(url: str, m
         ("k" * 600, {}, None, "ops[0].key"),
         ("\ud800", {}, None, "ops[0].key"),
         ("k", {}, float("inf"), "ops[0].ttl"),
+        ("k", {}, float("nan"), "ops[0].ttl"),
+        ("k", {}, 1e300, "ops[0].ttl"),
+        ("k", {}, "5", "ops[0].ttl"),
     ],
-    ids=["nan", "tuple", "key-of-a-number", "list", "text", "too-long", "long-key", "surrogate", "endless"],
+    ids=[
+        "nan",
+        "tuple",
+        "number-as-key",
+        "list",
+        "text",
+        "too-long",
+        "long-key",
+        "surrogate",
+        "endless",
+        "no-ttl",
+        "long-ttl",
+        "text-as-ttl",
+    ],
 )
 def test_an_item_that_cannot_be_stored_is_refused_by_its_part(
-    url: str, key: str, value: Any, ttl: float | None, field: str
+    url: str, key: str, value: Any, ttl: Any, field: str
 ) -> None:
     limits = holdfast.Limits(document_bytes=4_000)
     with holdfast.open_blocking(url, limits=limits) as opened, HoldfastStore(opened) as store:

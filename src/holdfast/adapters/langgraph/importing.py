@@ -23,6 +23,8 @@ from holdfast.adapters.langgraph.values import Draft, Place, stored_channels
 from holdfast.adapters.source_file import SourceFile
 
 TABLES = ("checkpoints", "writes")
+FORMATS = ("null", "bytes", "bytearray", "msgpack", "json")
+"""Formats of writes that are taken over. None of them is unpickled when it is read."""
 
 
 @dataclass
@@ -142,6 +144,8 @@ def _write(checkpoint_id: str, row: tuple[Any, ...]) -> StoredWrite:
         write = msgspec.convert({"format": FORMAT, **fields}, StoredWrite)
     except msgspec.ValidationError as error:
         raise _odd(checkpoint_id, f"a write that is not one: {error}") from error
+    if write.type not in FORMATS:
+        raise _odd(checkpoint_id, f"a write of the format {write.type!r}: only {', '.join(FORMATS)} are taken over")
     return msgspec.structs.replace(write, data=value or b"")
 
 
@@ -152,6 +156,8 @@ def _odd(checkpoint_id: object, problem: str) -> holdfast.InvalidRequest:
 def _draft(checkpoint_id: Any, parent: Any, kind: Any, body: Any, metadata: Any) -> Draft:
     if not isinstance(checkpoint_id, str) or not isinstance(parent, str | None):
         raise _odd(checkpoint_id, "an id or a parent that is not text")
+    if not checkpoint_id.strip():
+        raise _odd(checkpoint_id, "no id")
     if kind != "msgpack":
         raise holdfast.InvalidRequest(
             "from",

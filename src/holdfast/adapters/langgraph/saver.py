@@ -381,7 +381,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             raise InvalidRequest("config", "names no checkpoint_id, which writes are stored on")
         stored: dict[int, StoredWrite] = {}
         for index, (channel, value) in enumerate(writes):
-            kind, data = self._dumped(f"writes[{index}]", value)
+            kind, data = self._dumped(f"writes[{channel!r}]", value)
             # Channels of LangGraph's own have one place for each task. The last write counts.
             place = WRITES_IDX_MAP.get(channel, index)
             stored[place] = StoredWrite(FORMAT, channel, kind, data, task_path, task_id, place)

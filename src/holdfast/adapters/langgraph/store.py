@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from langgraph.store.base import (
     BaseStore,
@@ -29,6 +28,9 @@ from holdfast.adapters.langgraph.items import MINUTE_MS, Put, Stored
 from holdfast.adapters.langgraph.ports import Driver, Port
 from holdfast.errors import InvalidRequest
 from holdfast.sessions import IdRange
+
+LONGEST_TTL: Final = 1_000_000_000
+"""Longest time to live in minutes."""
 
 
 class HoldfastStore(BaseStore):
@@ -155,8 +157,11 @@ def _check_put(field: str, op: PutOp) -> None:
     value: object = op.value
     if value is not None and not isinstance(value, dict):
         raise InvalidRequest(f"{field}.value", f"must be a dict, not {type(value).__name__}")
-    if op.ttl is not None and not math.isfinite(op.ttl):
-        raise InvalidRequest(f"{field}.ttl", "must be a number of minutes, or None for an item that stays")
+    ttl = cast("object", op.ttl)
+    if ttl is not None and (not isinstance(ttl, int | float) or not abs(ttl) <= LONGEST_TTL):
+        raise InvalidRequest(
+            f"{field}.ttl", f"must be a number of minutes up to {LONGEST_TTL}, or None for an item that stays"
+        )
     for part, text in (("namespace", "".join(op.namespace)), ("key", op.key)):
         if text != text.encode(errors="replace").decode():
             raise InvalidRequest(f"{field}.{part}", "contains a lone surrogate, which is not text")
