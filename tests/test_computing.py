@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import loop_budget
+from holdfast import codec, loop_budget
 from holdfast.backends.memory.tables import Table
 from holdfast.backends.postgres.thread_offload import LeaveLoop, LoopCall, Steps
 from holdfast.compute_threads import compute_threads
@@ -175,6 +175,63 @@ def test_an_operation_continues_beside_the_loop_after_a_large_answer() -> None:
         assert not runner.stepping
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("more", "leaves"), [(-200_000, False), (0, True)])
+def test_a_loop_of_its_own_takes_larger_answers(more: int, leaves: bool) -> None:
+    runner = FakeLink()
+
+    async def operation() -> int:
+        await LoopCall(partial(answered, ["x" * (loop_budget.OWN_LOOP_BYTES + more)]))
+        return threading.get_ident()
+
+    async def run() -> None:
+        steps = Steps(runner, budget_bytes=loop_budget.OWN_LOOP_BYTES)
+        assert (await steps.run(operation()) != threading.get_ident()) is leaves
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_turn_of_middle_size_leaves_the_loop_of_an_application_only(
+    clean_postgres_url: str, monkeypatch: pytest.MonkeyPatch, blocking: bool
+) -> None:
+    turn = holdfast.Commit(turn_id="t1", checkpoint=holdfast.Checkpoint.of({"a": os.urandom(400_000)}))
+    left: list[object] = []
+    submit = compute_threads.submit
+    monkeypatch.setattr(compute_threads, "submit", lambda call: left.append(call) or submit(call))
+
+    async def by_tasks() -> bytes:
+        async with holdfast.open(clean_postgres_url) as store:
+            await store.sessions.handle("s").commit(turn)
+            return component(await store.sessions.handle("s").load())
+
+    if blocking:
+        with holdfast.open_blocking(clean_postgres_url) as store:
+            store.sessions.handle("s").commit(turn)
+            found = component(store.sessions.handle("s").load())
+    else:
+        found = asyncio.run(by_tasks())
+    assert found == component_of(turn)
+    assert bool(left) is not blocking
+
+
+def component(view: holdfast.sessions.SessionView | None) -> Any:
+    assert view is not None
+    assert view.checkpoint is not None
+    return view.checkpoint.components()["a"]
+
+
+def component_of(turn: holdfast.Commit) -> Any:
+    assert turn.checkpoint is not None
+    return turn.checkpoint.components()["a"]
+
+
+@pytest.mark.parametrize("size", [loop_budget.BUDGET_BYTES, loop_budget.OWN_LOOP_BYTES])
+def test_a_value_of_an_unknown_size_leaves_any_loop(size: int) -> None:
+    shared: Any = ["x"] * 100_000
+    with loop_budget.LoopBudget(size), pytest.raises(loop_budget.BudgetExceeded):
+        codec.checked_document(shared, depth=100, size=10_000_000)
 
 
 def test_an_operation_may_ask_to_continue_beside_the_loop() -> None:

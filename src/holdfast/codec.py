@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast import json_chunks, loop_budget, value_size
 from holdfast.errors import Corrupt, InvalidRequest
-from holdfast.loop_budget import BUDGET_BYTES, charge
+from holdfast.loop_budget import BUDGET_BYTES, OWN_LOOP_BYTES, charge
 from holdfast.records.common import Document
 from holdfast.records.limits import LARGEST_CONTENT
 
@@ -132,7 +132,7 @@ def checked_document(value: Document, *, depth: int, size: int, canonical: bool 
                 return data
             parts = [(json_chunks.Piece(value), data)]
         else:
-            charge(BUDGET_BYTES)
+            charge(OWN_LOOP_BYTES)
             if not isinstance(value, value_size.SIMPLE) and (unfit := _unwritable(value, depth, size)) is not None:
                 return unfit
             parts = list(json_chunks.encoded(value, encode, ordered=canonical))

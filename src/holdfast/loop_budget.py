@@ -14,6 +14,9 @@ import msgspec
 BUDGET_BYTES: Final = 256 * 1024
 """Bytes that one call may encode, decode, hash and compress on an event loop."""
 
+OWN_LOOP_BYTES: Final = 4 * BUDGET_BYTES
+"""The same on a loop that serves only callers that wait for it. Going to another thread takes as long as such work."""
+
 CALL_WEIGHT: Final = 1024
 """Weight of a document beside its content: the checks of its record, and its row."""
 
@@ -31,8 +34,8 @@ class LoopBudget:
 
     __slots__ = ("_token", "left")
 
-    def __init__(self) -> None:
-        self.left = BUDGET_BYTES
+    def __init__(self, size_bytes: int | None = None) -> None:
+        self.left = BUDGET_BYTES if size_bytes is None else size_bytes
 
     def __enter__(self) -> None:
         self._token = _budget.set(self)

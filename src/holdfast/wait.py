@@ -186,6 +186,9 @@ class BlockingWaiting:
 class AsyncWaiting:
     """Waits by suspending the calling task; its event loop continues."""
 
+    def __init__(self, budget_bytes: int | None = None) -> None:
+        self._budget_bytes = budget_bytes
+
     def ticket(self) -> Ticket:
         """Return a ticket for the calling task."""
         import asyncio  # never loaded by blocking callers
@@ -207,7 +210,7 @@ class AsyncWaiting:
     async def compute(self, call: Callable[[], T], *, heavy: bool = False) -> tuple[T, bool]:
         """Run on the loop. If that exceeds the budget, start over in a thread, which no cancellation stops."""
         if not heavy:
-            with suppress(BudgetExceeded), LoopBudget():
+            with suppress(BudgetExceeded), LoopBudget(self._budget_bytes):
                 return call(), False
         from holdfast.compute_threads import compute_threads  # few calls are heavy
 

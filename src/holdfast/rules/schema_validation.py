@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import codec
 from holdfast.errors import InvalidRequest
-from holdfast.loop_budget import BUDGET_BYTES, charge
+from holdfast.loop_budget import OWN_LOOP_BYTES, charge
 from holdfast.records.common import Document
 from holdfast.records.limits import MIB
 from holdfast.rules.schema_cost import SchemaCost, cost_of, is_within, scalars_first, values_in
@@ -81,7 +81,7 @@ def validate(field: str, encoded: bytes, schema: Document) -> None:
     visits = cost.most_work(encoded)
     is_known = visits <= most
     # Counting and validating continue to their end: on an event loop, only a little of either.
-    charge(BUDGET_BYTES if cost.leads_to_uneven else min(visits, BUDGET_BYTES))
+    charge(OWN_LOOP_BYTES if cost.leads_to_uneven else min(visits, OWN_LOOP_BYTES))
     if not is_known or cost.leads_to_uneven:
         left = most - visits if is_known else most
         if not is_within(cost, payload, most=left, most_steps=COUNTING_STEPS, only_uneven=is_known):

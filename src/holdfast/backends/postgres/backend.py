@@ -37,6 +37,7 @@ from holdfast.backends.postgres.session_queue import SessionQueue
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, StoreForked, Unavailable
 from holdfast.log import DEBUG, INFO, log_event
+from holdfast.loop_budget import BUDGET_BYTES, OWN_LOOP_BYTES
 from holdfast.open_transaction import refuse_inside
 from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, OperationFlags, Transaction
 from holdfast.ports.queries import Freshness, PrefetchQuery
@@ -75,11 +76,12 @@ class PostgresBackend:
         self._process_id = os.getpid()
         self._texts = statements_of(options.schema)
         self._watch = ServerWatch(self._start_over)
-        self._executor = Executor(connections, self._texts, options, clock, self._watch)
+        budget_bytes = BUDGET_BYTES if thread is None else OWN_LOOP_BYTES
+        self._executor = Executor(connections, self._texts, options, clock, self._watch, budget_bytes)
         if isinstance(connections, Pool) and not self._executor.pooled:
             connections.identify_server = self._executor.identify_server
         self._session_queue = SessionQueue()
-        self._waiting = AsyncWaiting()
+        self._waiting = AsyncWaiting(budget_bytes)
         self._signals = Signals()
         self._notifier = Notifier(self._send)
         self._listener = Listener(

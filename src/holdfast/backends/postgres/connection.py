@@ -81,8 +81,8 @@ class StatementRunner:
     """A connection with its statements and a deadline for each of them."""
 
     __slots__ = (
-        *("_counter", "_timeout_s", "connection", "distribution", "heavy", "is_connected", "reached"),
-        *("stepping", "system", "texts"),
+        *("_counter", "_timeout_s", "budget_bytes", "connection", "distribution", "heavy", "is_connected"),
+        *("reached", "stepping", "system", "texts"),
     )
 
     def __init__(
@@ -107,6 +107,8 @@ class StatementRunner:
         self._counter = counter
         self.heavy = False
         """Steps of the operation run in a thread."""
+        self.budget_bytes = BUDGET_BYTES
+        """Most bytes that a step may unpack on the loop."""
         self.stepping = False
         """A step of the operation runs now, in any thread. Only the event loop may use the connection."""
 
@@ -118,8 +120,8 @@ class StatementRunner:
             raise _failure(error) from error
 
     async def before_unpacking(self, size: int) -> None:
-        """Leave the event loop if the operation will unpack more than `BUDGET_BYTES` next."""
-        if self.stepping and size > BUDGET_BYTES:
+        """Leave the event loop if the operation will unpack more than `budget_bytes` next."""
+        if self.stepping and size > self.budget_bytes:
             await LeaveLoop()
 
     async def all(self, name: str, *bindings: Any) -> list[Values]:

@@ -20,6 +20,7 @@ from holdfast.backends.postgres.single_trip import TRIPS, NeedsTransaction, Sing
 from holdfast.backends.postgres.thread_offload import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError
+from holdfast.loop_budget import BUDGET_BYTES
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.ports.queries import PrefetchQuery
 from holdfast.records.options import PostgresOptions
@@ -74,6 +75,7 @@ class Executor:
         options: PostgresOptions,
         clock: Clock | None,
         watch: ServerWatch,
+        budget_bytes: int = BUDGET_BYTES,
     ) -> None:
         self.connections = connections
         self.cache = RowCache(clock, watch.remember)
@@ -86,6 +88,7 @@ class Executor:
         self.distribution = Distribution.NONE
         self.pooled = options.pooler == "transaction"
         self.texts = texts
+        self.budget_bytes = budget_bytes
         self._options = options
         self._clock = clock
         self._limits_each_time = self.pooled or isinstance(connections, CallerPool)
@@ -107,7 +110,7 @@ class Executor:
         shared = None if self.distribution or self._begins_trips else self.shared
         trip_state = TripState(TRIPS[self.distribution](runner, self.cache, test_ms=test_ms, shared=shared))
         try:
-            result = await self._proceed(runner, operation, trip_state, Steps(runner, heavy=state.heavy))
+            result = await self._proceed(runner, operation, trip_state, self.steps(runner, heavy=state.heavy))
         except DurabilityUncertain:
             state.topics = trip_state.trip.topics
             await self._end_trip(runner, trip_state)
@@ -195,7 +198,7 @@ class Executor:
             return None
         connection = await self.connections.acquire()
         runner = self.runner(connection)
-        steps = Steps(runner)
+        steps = self.steps(runner)
         begun = self._limits_each_time
         try:
             if begun:
@@ -224,7 +227,7 @@ class Executor:
         try:
             transaction = await self._transaction(runner, writes, is_retry=state.is_retry)
             transaction.declined = state.declined
-            result = await Steps(runner, heavy=state.heavy).run(operation(transaction))
+            result = await self.steps(runner, heavy=state.heavy).run(operation(transaction))
             state.committing, state.topics = writes, transaction.topics
             await (runner.commit() if writes else runner.end())
         except DriverFailure as failure:
@@ -337,6 +340,10 @@ class Executor:
         return StatementRunner(
             connection, self.texts, self.timeout_s, self.counter, self.system, distribution=self.distribution
         )
+
+    def steps(self, runner: StatementRunner, *, heavy: bool = False) -> Steps:
+        """Return the steps of an operation, on the loop of this store."""
+        return Steps(runner, heavy=heavy, budget_bytes=self.budget_bytes)
 
     def _late_runner(self) -> LateRunner:
         parts = (self.connections.acquire, self.texts, self.timeout_s, self.counter, self.system)

@@ -23,7 +23,6 @@ from holdfast.backends.postgres.driver_errors import (
 )
 from holdfast.backends.postgres.executor import Executor
 from holdfast.backends.postgres.other_loops import on_loop
-from holdfast.backends.postgres.thread_offload import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError, Unavailable
 from holdfast.open_transaction import LOOK_S, End, OpenTransaction
@@ -117,7 +116,7 @@ class PostgresOpenTransaction(OpenTransaction):
         runner = self._executor.runner(self._held().connection)
         try:
             transaction = await self._executor.joined(runner)
-            result = await Steps(runner, heavy=heavy).run(operation(transaction))
+            result = await self._executor.steps(runner, heavy=heavy).run(operation(transaction))
             await runner.control("next_operation")
         except DriverFailure as failure:
             if is_in_doubt(failure.cause):

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from asyncpg import Record
 
 from holdfast.compute_threads import compute_threads
-from holdfast.loop_budget import BUDGET_BYTES, CALL_WEIGHT
+from holdfast.loop_budget import BUDGET_BYTES, CALL_WEIGHT, OWN_LOOP_BYTES
 
 T = TypeVar("T")
 
@@ -57,6 +57,9 @@ class ForeignAwait:
 class Stepped(Protocol):
     """The statement runner of an operation that runs in steps."""
 
+    budget_bytes: int
+    """Most bytes that a step may unpack on the loop."""
+
     heavy: bool
     """The next step runs in a thread."""
     stepping: bool
@@ -66,9 +69,10 @@ class Stepped(Protocol):
 class Steps:
     """Runs operations in steps. Once a step is heavy, all that follow are."""
 
-    def __init__(self, runner: Stepped, *, heavy: bool = False) -> None:
+    def __init__(self, runner: Stepped, *, heavy: bool = False, budget_bytes: int = BUDGET_BYTES) -> None:
         self._runner = runner
         runner.heavy = heavy
+        runner.budget_bytes = budget_bytes
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run an operation to its end. Cancellation during a heavy step reaches the operation after that step."""
@@ -95,7 +99,7 @@ class Steps:
                 advance = partial(work.throw, error)
             else:
                 advance = partial(work.send, answer)
-                runner.heavy = runner.heavy or weight_of(answer) > BUDGET_BYTES
+                runner.heavy = runner.heavy or weight_of(answer) > runner.budget_bytes
 
     def _step(self, advance: Callable[[], Any]) -> tuple[bool, Any]:
         """Run one step. Return whether it was the last, and its result or the call that it awaits."""
@@ -138,7 +142,7 @@ kind_of: Callable[[object], object] = type
 
 
 def weight_of(rows: object) -> int:
-    """Estimate the work on the answer to a statement. Stops counting soon after `BUDGET_BYTES`."""
+    """Estimate the work on the answer to a statement. Stops counting soon after `OWN_LOOP_BYTES`."""
     total = 0
     waiting: list[Any] = [rows]
     for one in waiting:
@@ -153,10 +157,10 @@ def weight_of(rows: object) -> int:
                     waiting.append(value)
         elif kind is list:
             total += len(one)
-            if total <= BUDGET_BYTES:
+            if total <= OWN_LOOP_BYTES:
                 waiting += one
         elif kind is bytes or kind is str:
             total += len(one)
-        if total > BUDGET_BYTES:
+        if total > OWN_LOOP_BYTES:
             break
     return total
