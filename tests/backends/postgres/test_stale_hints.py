@@ -281,6 +281,56 @@ def test_a_commit_to_a_session_whose_key_another_one_got_goes_to_the_session_tha
     assert (stranger.revision, stranger.config) == (1, {"v": 1})
 
 
+def add(*nodes: holdfast.Node, session_id: str = "chat") -> Call:
+    return lambda store: store.sessions.handle(session_id).add_nodes(nodes)
+
+
+def test_nodes_for_a_session_whose_key_another_one_got_go_to_the_session_that_the_call_names(world: World) -> None:
+    """As after a failover that lost the session: its key was assigned again."""
+    world.twins.run("UPDATE {schema}.sessions SET session_id = 'stranger' WHERE session_id = 'chat'")
+    assert world.act(add(holdfast.Node("n3", parent=None))).added == 1
+    stranger = world.loop.drive(world.others[0].sessions.handle("stranger").load())
+    assert stranger is not None
+    assert stranger.node_count == 2
+
+
+def test_nodes_for_a_session_that_was_made_anew_are_refused_to_a_handle_of_the_old_one(world: World) -> None:
+    """As after a failover that lost the deletion and the new session, whose key was assigned again."""
+    handles = {id(store): store.sessions.handle("chat") for store in world.twins.stores}
+    seen = world.see(lambda store: handles[id(store)].add_nodes([holdfast.Node("n3")]))
+    assert seen[0].added == 1
+    world.twins.run("UPDATE {schema}.sessions SET incarnation = incarnation + 1 WHERE session_id = 'chat'")
+    refused = world.act(lambda store: handles[id(store)].add_nodes([holdfast.Node("n4", parent=None)]))
+    assert isinstance(refused, holdfast.errors.SessionDeleted)
+
+
+@pytest.mark.parametrize(("parent", "added"), [(None, True), ("m1", True), ("n1", False)])
+def test_nodes_beside_a_graph_that_was_replaced_belong_to_the_new_one(
+    world: World, parent: str | None, added: bool
+) -> None:
+    graph = Graph([holdfast.Node("m1")], leaf="m1")
+    world.change(commit(holdfast.Commit(graph=ReplaceGraph(graph))))
+    found = world.act(add(holdfast.Node("n3", parent=parent)))
+    assert (found.added == 1) if added else isinstance(found, holdfast.InvalidRequest)
+
+
+def test_nodes_of_a_fork_that_was_made_elsewhere_follow_only_what_it_inherits_now(world: World) -> None:
+    """As after a failover that lost the fork: another session got its key, its name and its incarnation."""
+    for store in world.twins.stores:
+        world.loop.drive(store.sessions.fork("chat", into="fork"))
+    world.see(add(holdfast.Node("mine", parent="n2"), session_id="fork"))
+    world.twins.run("UPDATE {schema}.sessions SET lineage = '[]' WHERE session_id = 'fork'")
+    assert isinstance(world.act(add(holdfast.Node("n3", parent="n2"), session_id="fork")), holdfast.InvalidRequest)
+
+
+def test_nodes_after_a_head_with_the_same_number_but_another_leaf_follow_that(world: World) -> None:
+    world.twins.run("UPDATE {schema}.revisions SET leaf_key = leaf_key - 1, leaf_id = 'n1' WHERE turn_id = 't1'")
+    assert world.act(add(holdfast.Node("n3"))).added == 1
+    node = world.loop.drive(world.others[0].sessions.handle("chat").load_node("n3"))
+    assert node is not None
+    assert node.parent == "n1"
+
+
 def test_work_that_a_turn_leaves_for_a_session_whose_key_another_one_got_goes_where_the_turn_says(world: World) -> None:
     """As after a failover that lost the session: its key was assigned again."""
     world.see(commit(holdfast.Commit(), "lost"))
