@@ -45,7 +45,7 @@ _read: dict[type[BaseMessage], bool] = {}
 
 
 def dumped(value: object) -> bytes | None:
-    """Return a value in msgpack, None if it is to be left to LangGraph."""
+    """Return a value in msgpack, None if LangGraph must write it."""
     if _theirs is None:
         return None
     try:
@@ -101,7 +101,7 @@ def head_of(data: bytes) -> bytes:
 
 
 def loaded(data: bytes, head: bytes, hook: Hook) -> BaseMessage | None:
-    """Return the message of a model's extension, None if it is none or to be left to LangGraph."""
+    """Return the message of a model's extension, None if LangGraph must build the value."""
     kind = _HEADS.get(head)
     if kind is None or not _read.get(kind, True):
         return None
