@@ -323,6 +323,17 @@ def test_nodes_of_a_fork_that_was_made_elsewhere_follow_only_what_it_inherits_no
     assert isinstance(world.act(add(holdfast.Node("n3", parent="n2"), session_id="fork")), holdfast.InvalidRequest)
 
 
+def test_nodes_of_a_fork_know_nothing_of_what_its_source_got_later(world: World) -> None:
+    for store in world.twins.stores:
+        world.loop.drive(store.sessions.fork("chat", into="fork"))
+    world.see(add(holdfast.Node("mine", parent="n2"), session_id="fork"))
+    world.change(add(holdfast.Node("late", parent="n2")))
+    refused = world.act(add(holdfast.Node("n3", parent="late"), session_id="fork"))
+    assert isinstance(refused, holdfast.InvalidRequest)
+    assert world.act(add(holdfast.Node("late", parent="n2"), session_id="fork")).added == 1
+    assert world.acted, "the function took the id to be used"
+
+
 def test_nodes_after_a_head_with_the_same_number_but_another_leaf_follow_that(world: World) -> None:
     world.twins.run("UPDATE {schema}.revisions SET leaf_key = leaf_key - 1, leaf_id = 'n1' WHERE turn_id = 't1'")
     assert world.act(add(holdfast.Node("n3"))).added == 1
