@@ -77,7 +77,7 @@ def options() -> Any:
     if URL.startswith("postgres"):
         # A test makes 6,000 calls at once, which wait for these connections on a loaded machine.
         return holdfast.PostgresOptions(
-            schema=f"suite_{uuid4().hex[:16]}", max_connections=4, acquire_timeout_ms=300_000
+            schema=f"suite_{uuid4().hex[:16]}", max_connections=4, acquire_timeout_ms=1_200_000
         )
     return None
 

@@ -22,6 +22,7 @@ from holdfast.errors import NodeConflict, ReplayConflict, UnknownRef
 from holdfast.events import EventType, Payload, WakeRule
 from holdfast.leases import OnProcess, OnSession
 from holdfast.processes import Completed, External, Failed
+from holdfast.rows import POSITION_BITS
 from holdfast.sessions import Graph, ReplaceGraph
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -321,6 +322,23 @@ def test_nodes_of_a_fork_that_was_made_elsewhere_follow_only_what_it_inherits_no
     world.see(add(holdfast.Node("mine", parent="n2"), session_id="fork"))
     world.twins.run("UPDATE {schema}.sessions SET lineage = '[]' WHERE session_id = 'fork'")
     assert isinstance(world.act(add(holdfast.Node("n3", parent="n2"), session_id="fork")), holdfast.InvalidRequest)
+
+
+def test_nodes_for_which_a_session_has_no_keys_left_are_refused(world: World) -> None:
+    one_left = 2**POSITION_BITS - 2
+    world.twins.run(f"UPDATE {{schema}}.sessions SET node_count = {one_left} WHERE session_id = 'chat'")
+    two = world.act(add(holdfast.Node("n3", parent=None), holdfast.Node("n4", parent=None)))
+    assert isinstance(two, holdfast.InvalidRequest)
+    assert world.act(add(holdfast.Node("n3", parent=None))).added == 1
+
+
+def test_nodes_change_their_session_now(world: World) -> None:
+    world.see(commit(holdfast.Commit(), "later"))
+    # Sessions are listed by the minute of their last change.
+    world.clock.advance(60_000)
+    assert world.act(add(holdfast.Node("n3"))).added == 1
+    newest = world.loop.drive(world.others[0].sessions.list(newest_first=True))
+    assert (newest[0].session_id, newest[0].changed_at_ms) == ("chat", world.clock.now_ms())
 
 
 def test_nodes_of_a_fork_know_nothing_of_what_its_source_got_later(world: World) -> None:

@@ -107,6 +107,7 @@ ADDED: dict[str, list[holdfast.Node]] = {
     "after the leaf": [holdfast.Node("a"), holdfast.Node("b", kind="note", frame_id="f", caused_by={"by": 1})],
     "after an older node": [holdfast.Node("a", parent="n1", payload=b"bytes"), holdfast.Node("b", parent="n1")],
     "after both": [holdfast.Node("a", parent="n2"), holdfast.Node("b", parent="n1"), holdfast.Node("c", parent="a")],
+    "a chain": [holdfast.Node("a"), holdfast.Node("b"), holdfast.Node("c"), holdfast.Node("d", parent="b")],
     "a root": [holdfast.Node("a", parent=None, created_at_ms=7)],
     "a child before its parent": [holdfast.Node("b", parent="a"), holdfast.Node("a", parent="n1")],
     "a stored one, too": [holdfast.Node("n2", parent="n1", payload={"n": 2}), holdfast.Node("a")],
@@ -114,7 +115,7 @@ ADDED: dict[str, list[holdfast.Node]] = {
     "after an unknown node": [holdfast.Node("a", parent="ghost")],
     "after itself": [holdfast.Node("a", parent="b"), holdfast.Node("b", parent="a")],
 }
-PLAIN_NODES = {"after the leaf", "after an older node", "after both", "a root", "a child before its parent"}
+PLAIN_NODES = {"after the leaf", "after an older node", "after both", "a chain", "a root", "a child before its parent"}
 
 
 @pytest.mark.timeout(120 + SITUATIONS // 2)
