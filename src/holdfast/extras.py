@@ -11,7 +11,7 @@ from holdfast.errors import InvalidRequest
 MODULES: Final = {
     "a2a": ("a2a", "google.protobuf"),
     "adk": ("google.adk", "google.genai", "pydantic_core"),
-    "langgraph": ("langgraph.checkpoint", "langgraph.store", "langchain_core"),
+    "langgraph": ("langgraph.checkpoint", "langgraph.store", "langchain_core", "ormsgpack"),
     "mcp": ("mcp", "mcp_types", "pydantic_core"),
     "openai-agents": ("agents",),
     "otel": ("opentelemetry",),
