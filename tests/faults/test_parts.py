@@ -193,7 +193,7 @@ def test_the_report_tells_what_was_reached_skipped_noticed_and_violated() -> Non
     report = tool.Report(rows, "18.1", 42, 3.0, *bugs, "c0ffee", "2026-01-02", ("flips on SQLite, at `beef`",))
     page = tool.page(report)
     assert "Run on 2026-01-02 at commit `c0ffee`: 3 minutes, seed 42." in page
-    assert "Violated or unnoticed at first, and run again: flips on SQLite, at `beef`." in page
+    assert "Failed at first, repeated after a fix: flips on SQLite, at `beef`." in page
     assert "| kill-writer | SQLite | I1 I2 | 300 of 500 kills | 30 | 0 | 1.0e-01 |" in page
     assert "| wakes | SQLite | I8 | 9 of 9 waits | 1 | 1 | - |" in page
     assert "| flips | SQLite | I9 | 400 of 10,000 flips | 1 | 0 | - |" in page

@@ -103,7 +103,8 @@ def unconfirmed(request: pytest.FixtureRequest) -> Iterator[Unconfirmed]:
         made = Unconfirmed(server, loop)
         made.setup(lambda store: store.sessions.handle("chat").commit(holdfast.Commit()))
         made.setup(lambda store: store.sessions.handle("other").commit(holdfast.Commit()))
-        made.setup(register("job", wake_target=CHAT))
+        made.setup(register("job"))
+        made.setup(register("waking", wake_target=CHAT))
         yield made
         made.close()
     finally:
@@ -125,8 +126,8 @@ def enqueue(source_key: str) -> Call:
     return lambda store: store.queue.enqueue(draft)
 
 
-def append(replay_key: str, type: str = "progress") -> Call:
-    return lambda store: store.events.append("job", type, 1, replay_key=replay_key)
+def append(replay_key: str, type: str = "progress", process_id: str = "job") -> Call:
+    return lambda store: store.events.append(process_id, type, 1, replay_key=replay_key)
 
 
 def emit(store: Store) -> Awaitable[Emission]:
@@ -159,11 +160,11 @@ REPEATED: dict[str, Call] = {
     "work by source key": enqueue("k"),
     "work that was cancelled": settle,
     "event by replay key": append("k"),
-    "event with a wake": append("w", "news"),
+    "event with a wake": append("w", "news", "waking"),
     "process": register("again"),
     "completion": lambda store: store.processes.complete("again", Completed(1)),
     "reference": lambda store: store.processes.set_external_ref("job", ExternalRef("x", "1")),
-    "acknowledged wake": lambda store: store.events.ack_wake("job", 2),
+    "acknowledged wake": lambda store: store.events.ack_wake("waking", 1),
     "cleared wait": lambda store: store.processes.clear_wait("job"),
     "session": lambda store: store.sessions.create("made", owner="ada"),
     "deletion": lambda store: store.sessions.delete("made"),
