@@ -702,11 +702,13 @@ def test_a_store_that_no_other_program_reaches_is_warned_of(caplog: pytest.LogCa
 def test_no_more_runs_of_a_kind_are_called_at_once_than_its_limit(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url, concurrency=8)
     running, most = 0, 0
+    two_run = asyncio.Barrier(2)
 
     async def research(run: Any) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        await two_run.wait()
         await asyncio.sleep(0.01)
         running -= 1
 
