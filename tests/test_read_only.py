@@ -20,7 +20,7 @@ from holdfast.testing.clock import ManualClock
 ROLE = "holdfast_onlooker"
 
 
-def furnish(url: str) -> None:
+def fill(url: str) -> None:
     with holdfast.open_blocking(url, clock=ManualClock(1_000_000)) as store:
         seed_sessions(store)
         seed_work(store)
@@ -31,14 +31,14 @@ def furnish(url: str) -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = str(tmp_path / "state.db")
-    furnish(path)
+    fill(path)
     return path
 
 
 @pytest.fixture
 def onlooker(clean_postgres_url: str, postgres_database: Any) -> Iterator[str]:
     """Return the URL of a role that may read the tables and nothing else."""
-    furnish(clean_postgres_url)
+    fill(clean_postgres_url)
     administrator = postgres_database.administrator
     administrator.run(
         f"CREATE ROLE {ROLE} LOGIN; GRANT USAGE ON SCHEMA holdfast TO {ROLE}; "

@@ -2,7 +2,7 @@
 
 Usage: python tools/reliability.py [--minutes 40] [--seed N] [--url URL] [--out RELIABILITY.md] [--again]
 
-Runs the whole programme: every fault of `holdfast.torture` on SQLite and on PostgreSQL, the suites that play random
+Runs the whole programme: every fault of `holdfast.torture` on SQLite and on PostgreSQL, the suites that run random
 programs, wrong clocks, damage, migrations and hostile input with the numbers of a release, and every planted bug. Each
 row runs once; the time left is then shared in proportion to what each still needs. Without `--url` a private PostgreSQL
 server is started, if this machine has the programs of one. The exit code is 1 if anything was violated or a planted bug
@@ -180,7 +180,7 @@ def run_again(folder: Path, kept: Report, url: str | None) -> Report:
     with servers(folder, url) as (scratches, _):
         for result in kept.violated:
             repeated[result.fault, result.backend] = run_row(folder, scratches, result)
-            say(repeated[result.fault, result.backend])
+            print_result(repeated[result.fault, result.backend])
     results = tuple(repeated.get((result.fault, result.backend), result) for result in kept.results)
     caught, missed = run_planted(folder) if kept.missed else (kept.caught, kept.missed)
     notes = [*(f"{fault} on {BACKENDS[backend]}" for fault, backend in repeated)]
@@ -230,12 +230,12 @@ def servers(folder: Path, url: str | None) -> Generator[tuple[list[Scratch], str
         url = server.url
     try:
         scratches: list[Scratch] = [SqliteScratch(folder)]
-        told = "none"
+        version = "none"
         if url is not None:
             postgres = PostgresScratch(url, folder)
             scratches.append(postgres)
-            told = str(postgres.rows("server_version")[0][0])
-        yield scratches, told
+            version = str(postgres.rows("server_version")[0][0])
+        yield scratches, version
         for scratch in scratches:
             scratch.remove()
     finally:
@@ -260,7 +260,7 @@ def run_faults(scratches: list[Scratch], most_s: float, seed: int) -> list[Resul
                 scratch, fault, seed=seed + first.runs, wanted=first.wanted - first.cases, most_s=share_s
             )  # fmt: skip
             results[number] = together(first, more)
-        say(results[number])
+        print_result(results[number])
     return results
 
 
@@ -325,19 +325,19 @@ def run_tests(folder: Path, words: tuple[str, ...], variables: dict[str, str], *
     said = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, check=False
     )
-    told = Tested([], [], [], [], [], time.monotonic() - began_s)
+    tested = Tested([], [], [], [], [], time.monotonic() - began_s)
     if not report.exists():
-        told.failed.append(" ".join(words))
-        told.problems.append((said.stdout + said.stderr)[-2_000:])
-        return told
+        tested.failed.append(" ".join(words))
+        tested.problems.append((said.stdout + said.stderr)[-2_000:])
+        return tested
     for case in ET.parse(report).iter("testcase"):  # noqa: S314 - our own tests wrote it
         name = case.get("name", "").removeprefix("test_")
         wrong = [*case.findall("failure"), *case.findall("error")]
         skips = case.findall("skipped")
-        (told.failed if wrong else told.skipped if skips else told.passed).append(name)
-        told.problems.extend(f"{name}: {one.get('message', '')}\n{(one.text or '')[-1_500:]}" for one in wrong)
-        told.reasons.extend(one.get("message", "") for one in skips)
-    return told
+        (tested.failed if wrong else tested.skipped if skips else tested.passed).append(name)
+        tested.problems.extend(f"{name}: {one.get('message', '')}\n{(one.text or '')[-1_500:]}" for one in wrong)
+        tested.reasons.extend(one.get("message", "") for one in skips)
+    return tested
 
 
 def run_suites(folder: Path, most_s: float, seed: int) -> list[Result]:
@@ -347,7 +347,7 @@ def run_suites(folder: Path, most_s: float, seed: int) -> list[Result]:
     for suite in SUITES:
         if suite.variable is None:
             results.append(result_of(suite, run_tests(folder, suite.tests, WHOLE, at_once=CORES), 0, seed))
-            say(results[-1])
+            print_result(results[-1])
     end_s = time.monotonic() + most_s
     probes = [result_of(suite, probe(folder, suite, suite.probe, seed), suite.probe, seed) for suite in counted]
     for number, suite in enumerate(counted):
@@ -358,7 +358,7 @@ def run_suites(folder: Path, most_s: float, seed: int) -> list[Result]:
             count = max(1, int((suite.wanted - suite.probe) * share_s / needs_s[0]))
             first = together(first, result_of(suite, probe(folder, suite, count, seed + 1), count, seed + 1))
         results.append(first)
-        say(first)
+        print_result(first)
     return results
 
 
@@ -382,7 +382,7 @@ def result_of(suite: Suite, tested: Tested, count: int, seed: int) -> Result:
     )
 
 
-def say(result: Result) -> None:
+def print_result(result: Result) -> None:
     state = f"skipped: {result.skipped}" if result.skipped else f"{result.cases} of {result.wanted} {result.unit}"
     line = f"{BACKENDS[result.backend]:10} {result.fault:26} {state}, {len(result.violations)} violations"
     print(f"{line}, {result.spent_s:.0f} s", flush=True)
@@ -511,14 +511,14 @@ def current_commit() -> str:
 
 
 def git(*arguments: str) -> str:
-    told = subprocess.run(
+    process = subprocess.run(
         ["git", *arguments],  # noqa: S607 - any installed git will do
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    return told.stdout.strip()
+    return process.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -133,13 +133,13 @@ class Stop(BaseException):
 
 armed = False
 interrupts = 0
-dice = random.Random(7)
+rng = random.Random(7)
 
 def ring(*_):
     global interrupts
     if armed:
         interrupts += 1
-        raise dice.choice((Stop, TimeoutError))
+        raise rng.choice((Stop, TimeoutError))
 
 signal.signal(signal.SIGALRM, ring)
 options = None if sys.argv[1] == "memory:" else holdfast.SqliteOptions(synchronous="off")
@@ -157,8 +157,8 @@ while interrupts < 4_000:
     try:
         try:
             armed = True
-            signal.setitimer(signal.ITIMER_REAL, dice.choice((0.00005, 0.0003, 0.002)) * dice.random() + 1e-6)
-            dice.choice(calls)()
+            signal.setitimer(signal.ITIMER_REAL, rng.choice((0.00005, 0.0003, 0.002)) * rng.random() + 1e-6)
+            rng.choice(calls)()
         finally:
             armed = False
     except (Stop, TimeoutError):

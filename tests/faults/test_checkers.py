@@ -148,18 +148,18 @@ def test_a_wrong_history_of_a_head_has_none(name: str) -> None:
 
 
 def test_a_generated_history_of_5000_calls_is_explained_and_refuted_once_an_answer_is_changed() -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     history: list[Call] = []
     revision, value, now = 0, None, 0
     ends = [0, 0, 0, 0]
     for number in range(5_000):
-        client = dice.randrange(4)
+        client = rng.randrange(4)
         # The call takes effect at `now`, in an interval that overlaps those of the other clients.
         now += 10
-        sent = max(ends[client] + 1, now - dice.randrange(30))
-        end = now + dice.randrange(9)
+        sent = max(ends[client] + 1, now - rng.randrange(30))
+        end = now + rng.randrange(9)
         ends[client] = end
-        if dice.random() < 0.5:
+        if rng.random() < 0.5:
             history.append(Call(client, "read", None, (revision, value), "ok", sent, end))
         else:
             revision, value = revision + 1, number
@@ -247,25 +247,25 @@ def explains(order: tuple[Call, ...]) -> bool:
     return True
 
 
-def some_call(dice: random.Random) -> Call:
-    sent = dice.randrange(8)
-    end = sent + dice.randrange(5)
-    outcome: Outcome = dice.choice(("ok", "ok", "ok", "unknown", "refused"))
-    if dice.random() < 0.4:
+def some_call(rng: random.Random) -> Call:
+    sent = rng.randrange(8)
+    end = sent + rng.randrange(5)
+    outcome: Outcome = rng.choice(("ok", "ok", "ok", "unknown", "refused"))
+    if rng.random() < 0.4:
         if outcome == "unknown":
             return call("read", None, None, (sent, None), "unknown")
-        return call("read", None, (dice.randrange(3), dice.choice((None, "a", "b"))), (sent, end))
-    given = (dice.choice((None, None, 0, 1)), dice.choice(("a", "b", "c")))
+        return call("read", None, (rng.randrange(3), rng.choice((None, "a", "b"))), (sent, end))
+    given = (rng.choice((None, None, 0, 1)), rng.choice(("a", "b", "c")))
     if outcome == "unknown":
         return call("commit", given, None, (sent, None), "unknown")
-    return call("commit", given, dice.randrange(1, 4), (sent, end), outcome)
+    return call("commit", given, rng.randrange(1, 4), (sent, end), outcome)
 
 
 def test_the_search_finds_an_order_exactly_when_there_is_one() -> None:
-    dice = random.Random(11)
+    rng = random.Random(11)
     found = {True: 0, False: 0}
     for _ in range(3_000):
-        history = [some_call(dice) for _ in range(dice.randrange(1, 6))]
+        history = [some_call(rng) for _ in range(rng.randrange(1, 6))]
         there_is = in_some_order(history)
         assert check_register(history).ok == there_is, "\n".join(map(str, history))
         found[there_is] += 1
@@ -923,7 +923,7 @@ def test_a_block_that_is_not_there_is_right_unless_it_was_acknowledged(end: Any)
 
 
 @pytest.mark.parametrize(
-    ("told", "places"),
+    ("reported", "places"),
     [
         ([(WHOLE, "done")], placed(WHOLE, blocks.LOG)),
         ([], placed(WHOLE, blocks.QUEUE)),
@@ -933,8 +933,8 @@ def test_a_block_that_is_not_there_is_right_unless_it_was_acknowledged(end: Any)
         ([], {blocks.QUEUE: ["refused-x"]}),
     ],
 )
-def test_a_part_of_a_block_or_one_that_was_rolled_back_is_noticed(told: Any, places: Any) -> None:
-    [problem] = blocks.judge(told, places)
+def test_a_part_of_a_block_or_one_that_was_rolled_back_is_noticed(reported: Any, places: Any) -> None:
+    [problem] = blocks.judge(reported, places)
     assert problem.startswith("I2: ")
 
 

@@ -123,9 +123,9 @@ SECRET_URLS = [
 
 @pytest.mark.parametrize("url", SECRET_URLS)
 def test_a_secret_of_a_url_is_not_repeated(url: str) -> None:
-    told = replay(url, "kill-writer", 3)
-    assert "s3c" not in told
-    assert "***" in told
+    reported = replay(url, "kill-writer", 3)
+    assert "s3c" not in reported
+    assert "***" in reported
 
 
 def options_of(command: str) -> Any:
@@ -226,9 +226,9 @@ def test_a_schema_that_a_killed_torture_left_is_dropped_by_the_next(
             process.kill()
         [left] = set(scratch_schemas(postgres_database)) - {f"{PREFIX}of_another_machine"}
         assert run("--url", postgres_url, "--cases", 1, *faults("close-under-waiter")) == 0
-        told = capsys.readouterr().err
-        assert f"dropped schema {left}" in told
-        assert f"DROP SCHEMA {PREFIX}of_another_machine CASCADE" in told
+        reported = capsys.readouterr().err
+        assert f"dropped schema {left}" in reported
+        assert f"DROP SCHEMA {PREFIX}of_another_machine CASCADE" in reported
         assert scratch_schemas(postgres_database) == [f"{PREFIX}of_another_machine"]
     finally:
         postgres_database.administrator.rows(f"DROP SCHEMA {PREFIX}of_another_machine")
@@ -268,9 +268,9 @@ def test_a_torture_that_could_run_nothing_does_not_say_that_all_is_well(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--url", tmp_path / "agent.db", *faults("failover")) == 1
-    told = capsys.readouterr()
-    assert "does not apply to SQLite" in told.out
-    assert "nothing was run" in told.err
+    reported = capsys.readouterr()
+    assert "does not apply to SQLite" in reported.out
+    assert "nothing was run" in reported.err
 
 
 @pytest.mark.parametrize(

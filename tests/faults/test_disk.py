@@ -18,7 +18,7 @@ A, B = b"a" * 1_024, b"b" * 1_024
 def every_image(files: dict[str, bytes], *steps: Step) -> list[dict[str, bytes]]:
     disk = Disk(files)
     for step in steps:
-        disk.play(step)
+        disk.apply(step)
     return [disk.image(random.Random(seed)) for seed in range(300)]
 
 
@@ -80,10 +80,10 @@ def test_sqlite_writes_through_a_recording(tmp_path: Path) -> None:
 def test_a_small_limit_is_felt_as_a_full_disk(scratch: Scratch) -> None:
     place = scratch.fresh()
     with Child(workers.crowded_writer, place, 200_000) as child:
-        told = [child.hear()]
-        while told[-1] != "ended":
-            told.append(child.hear())
-    refused = [one for one in told if isinstance(one, tuple)]
+        reported = [child.receive()]
+        while reported[-1] != "ended":
+            reported.append(child.receive())
+    refused = [one for one in reported if isinstance(one, tuple)]
     assert len(refused) == 1
     assert refused[0][0].startswith("Unavailable")
-    assert [one for one in told if isinstance(one, int)] == [*range(1, len(told) - 1)]
+    assert [one for one in reported if isinstance(one, int)] == [*range(1, len(reported) - 1)]

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from holdfast.torture import servers
-from holdfast.torture.children import PATIENCE_S, Broken, Child, Gone, Silent, serve
-from holdfast.torture.cuts import obstacle as no_proxy
+from holdfast.torture.children import TIMEOUT_S, Broken, Child, Gone, Silent, serve
+from holdfast.torture.cuts import skip_reason as no_proxy
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Scratch, SqliteScratch, Unusable, scratch_at
 from holdfast.torture.pool_worker import Terms
@@ -34,21 +34,21 @@ TOOLS = Path(__file__).parents[2] / "tools"
 def test_a_child_that_fails_tells_how() -> None:
     # A port cannot be opened.
     with Child(open) as child, pytest.raises(Broken, match="TypeError"):
-        child.hear()
+        child.receive()
 
 
 def test_a_killed_child_says_no_more() -> None:
     with Child(serve) as child:
         with pytest.raises(Silent):
-            child.hear(0.01)
-        assert not child.heard(0.01)
+            child.receive(0.01)
+        assert not child.has_message(0.01)
         child.stop()
         child.resume()
         assert child.kill() == []
     with Child(serve) as child:
-        child.say("nonsense")
+        child.send("nonsense")
         with pytest.raises((Broken, Gone)):
-            child.hear()
+            child.receive()
 
 
 # ---------------------------------------------------------------------------- places and proxies
@@ -61,7 +61,7 @@ def is_stopped(worker: Child) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs a process list to look at")
 def test_a_stopped_worker_continues_without_a_call_of_its_pool(tmp_path: Path) -> None:
     """A call of the pool may wait for a lock, or for a server connection, that the stopped worker holds."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + TIMEOUT_S
     with SqliteScratch(tmp_path) as scratch:
         place, notes = scratch.fresh(), scratch.file("notes")
         with Pool(place, notes, random.Random(1), 2, Terms(lease_s=2)) as pool:

@@ -90,7 +90,7 @@ def test_a_planted_bug_is_noticed(
     [fault] = [fault for fault in FAULTS if fault.name == name]
     monkeypatch.setattr("holdfast.torture.running.VIOLATIONS_A_FAULT", 1)
     monkeypatch.setattr("holdfast.torture.interrupts.SILENT_S", 5.0)
-    monkeypatch.setattr("holdfast.torture.cancels.STRANDED_S", 5.0)
+    monkeypatch.setattr("holdfast.torture.cancels.HANG_TIMEOUT_S", 5.0)
     result = run_fault(scratch, fault, seed=SEED, wanted=most)
     assert result.violations, f"{bug} went unnoticed in {result.cases} {fault.unit}"
     problems = result.violations[0].problems

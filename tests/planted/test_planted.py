@@ -295,7 +295,7 @@ def no_more_than_a_page_is_fetched(folder: Path, _: pytest.FixtureRequest) -> No
 
 
 def a_count_ends(folder: Path, _: pytest.FixtureRequest) -> None:
-    hostile_pages.furnish(folder / "state.db")
+    hostile_pages.fill(folder / "state.db")
     hostile_pages.knot(folder / "state.db", "sessions", levels=5)
     with holdfast.open_blocking(folder / "state.db") as store, failing_as_an_error(), pytest.raises(holdfast.Corrupt):
         store.maintenance.stats()
@@ -309,7 +309,7 @@ def the_same_row_comes_only_so_often(folder: Path, _: pytest.FixtureRequest) -> 
 
 def a_table_that_computes_is_refused(folder: Path, _: pytest.FixtureRequest) -> None:
     path = folder / "state.db"
-    hostile_pages.furnish(path)
+    hostile_pages.fill(path)
     with failing_as_an_error():
         test_schema_check.test_a_table_that_computes_is_refused(path, "revision INTEGER AS (1)")
 
@@ -645,7 +645,7 @@ def a_lost_connection_of_a_callers_pool_is_replaced(_: Path, request: pytest.Fix
         stack.callback(loop.close)
         losable = test_caller_pool.Losable(request.getfixturevalue("clean_postgres_url"), loop, "the caller's pool")
         stack.callback(losable.close)
-        test_caller_pool.furnish(losable)
+        test_caller_pool.fill(losable)
         test_caller_pool.test_a_write_with_a_key_is_answered_once_it_is_found(losable, "turn", "after")
 
 

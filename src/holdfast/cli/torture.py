@@ -157,12 +157,12 @@ def _show(call: Call, seed: int, results: list[Result]) -> None:
 def _verdict(result: Result) -> str:
     if result.violations:
         return "VIOLATED"
-    untold = f"; {len(result.unjudged)} could not be judged" if result.unjudged else ""
-    if not result.cases and untold:
-        return f"unknown{untold}"
+    unjudged = f"; {len(result.unjudged)} could not be judged" if result.unjudged else ""
+    if not result.cases and unjudged:
+        return f"unknown{unjudged}"
     if result.cases < result.wanted:
-        return f"held (time was up before {result.wanted}{untold})"
-    return f"held{untold}"
+        return f"held (time was up before {result.wanted}{unjudged})"
+    return f"held{unjudged}"
 
 
 def some(text: str) -> int:

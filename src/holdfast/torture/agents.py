@@ -57,11 +57,11 @@ class Agents:
     """The agents that a pool was given, and what they are still to get."""
 
     def __init__(
-        self, store: holdfast.BlockingStore, path: Path, dice: random.Random, again: Callable[[Callable[[], Any]], Any]
+        self, store: holdfast.BlockingStore, path: Path, rng: random.Random, again: Callable[[Callable[[], Any]], Any]
     ) -> None:
         self._store = store
         self._path = path
-        self._dice = dice
+        self._rng = rng
         self._again = again
         self._left: list[Callable[[], None]] = []
         self.sent: list[Sent] = []
@@ -71,11 +71,11 @@ class Agents:
         id = f"agent-{len(self.sent)}"
         self._again(lambda: self._store.processes.start(AGENT, {"link": 1, "parts": []}, id=id))
         words = tuple(range(LINKS))
-        is_cancelled = self._dice.random() < SHARE_CANCELLED
+        is_cancelled = self._rng.random() < SHARE_CANCELLED
         self.sent.append(Sent(id, words, is_cancelled))
         self._left += [partial(self._signal, id, word) for word in words]
         if is_cancelled:
-            self._left.insert(self._dice.randrange(len(self._left) + 1), lambda: self._cancel(id))
+            self._left.insert(self._rng.randrange(len(self._left) + 1), lambda: self._cancel(id))
 
     def send_due(self, *, to_the_end: bool = False) -> None:
         """Send what is due: one of what is left, or all of it."""

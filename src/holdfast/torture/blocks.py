@@ -24,7 +24,7 @@ from holdfast.torture.soundness import unsound
 
 T = TypeVar("T")
 
-Told = tuple[str, Literal["done", "failed", "unknown", "undone"]]
+Reported = tuple[str, Literal["done", "failed", "unknown", "undone"]]
 """A block's name and its end, as its process has seen it."""
 
 SESSIONS: Final = ("one", "two", "three")
@@ -33,7 +33,7 @@ KILLS_A_STORE: Final = 3
 WRITERS: Final = 2
 """Processes that write at a time. Their blocks wait for each other, and on PostgreSQL they deadlock occasionally."""
 
-MOST_HEARD: Final = 6
+MOST_RECEIVED: Final = 6
 CUTS: Final = 4
 BETWEEN_S: Final = 0.01
 PAGE: Final = 1_000
@@ -49,8 +49,8 @@ class Plan(NamedTuple):
 
 def plan_of(name: str) -> Plan:
     """Return the plan of a block."""
-    dice = random.Random(name)  # noqa: S311 - the same name must give the same plan
-    return Plan(tuple(dice.sample(SESSIONS, 2)), dice.random() < 0.3, dice.random() < 0.25)
+    rng = random.Random(name)  # noqa: S311 - the same name must give the same plan
+    return Plan(tuple(rng.sample(SESSIONS, 2)), rng.random() < 0.3, rng.random() < 0.25)
 
 
 class Undone(Exception):
@@ -105,9 +105,9 @@ def _refused(tx: holdfast.BlockingStore, name: str, session_id: str) -> None:
 
 def kill_in_blocks(scratch: Scratch, seed: int) -> Ran:
     """Kill writers in the middle of blocks, or cut their connections first. Then judge every block."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
-    told: list[Told] = []
+    reported: list[Reported] = []
     wrong: list[str] = []
     with place.open() as store:
         kinds = [EventType("note")]
@@ -116,25 +116,25 @@ def kill_in_blocks(scratch: Scratch, seed: int) -> Ran:
         with ExitStack() as stack:
             children = [stack.enter_context(Child(writer, place, f"{seed}-{number}-{one}")) for one in range(WRITERS)]
             for child in children:
-                told += [child.hear() for _ in range(dice.randrange(MOST_HEARD))]
+                reported += [child.receive() for _ in range(rng.randrange(MOST_RECEIVED))]
             if isinstance(scratch, PostgresScratch):
-                cut_connections(scratch, dice)
-            time.sleep(dice.uniform(0, BETWEEN_S))  # kill at a random moment
+                cut_connections(scratch, rng)
+            time.sleep(rng.uniform(0, BETWEEN_S))  # kill at a random moment
             for child in children:
-                told += child.kill()
+                reported += child.kill()
         with place.open() as store:
-            wrong += judge(told, found_in(store))
+            wrong += judge(reported, found_in(store))
             wrong += unsound(store)
     return Ran(KILLS_A_STORE, tuple(wrong))
 
 
-def cut_connections(scratch: PostgresScratch, dice: random.Random) -> None:
+def cut_connections(scratch: PostgresScratch, rng: random.Random) -> None:
     """Terminate connections of the writers, also between two calls of a block."""
-    for _ in range(dice.randrange(CUTS)):
-        time.sleep(dice.uniform(0, BETWEEN_S))
+    for _ in range(rng.randrange(CUTS)):
+        time.sleep(rng.uniform(0, BETWEEN_S))
         found = scratch.rows("inside_of_scratch", scratch.schema)
         if found:
-            scratch.rows("terminate_backend", dice.choice(found)[0])
+            scratch.rows("terminate_backend", rng.choice(found)[0])
 
 
 def found_in(store: holdfast.BlockingStore) -> dict[str, list[Any]]:
@@ -164,11 +164,11 @@ def _all(page_after: Callable[[str | None], holdfast.Page[T]]) -> list[T]:
             return found
 
 
-def judge(told: Sequence[Told], places: Mapping[str, Sequence[Any]]) -> list[str]:
+def judge(reported: Sequence[Reported], places: Mapping[str, Sequence[Any]]) -> list[str]:
     """Return the problems of places that hold these blocks, given the reported ends."""
     wrong = [f"I4: {place} holds a block twice" for place, names in places.items() if len(set(names)) < len(names)]
     held = {place: set(names) for place, names in places.items()}
-    ends = dict(told)
+    ends = dict(reported)
     for name in sorted({*ends, *itertools.chain(*held.values())}):
         if name.startswith("refused-"):
             wrong.append(f"I2: a refused write of a block is stored: {name}")

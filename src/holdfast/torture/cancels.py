@@ -21,7 +21,7 @@ SESSION = "cancelled"
 MOST_WAITS = 60
 """Upper bound on the waits of any call."""
 
-STRANDED_S = 20.0
+HANG_TIMEOUT_S = 20.0
 """A call that takes longer than this after a cancellation hangs."""
 
 TASKS, TURNS_A_TASK = 6, 8
@@ -68,7 +68,7 @@ def cancel_waits(scratch: Scratch, seed: int) -> Ran:
 
 
 async def _cancel_waits(place: Place, seed: int) -> tuple[int, list[str]]:
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     cases = 0
     wrong: list[str] = []
     async with place.open_async() as store:
@@ -78,7 +78,7 @@ async def _cancel_waits(place: Place, seed: int) -> tuple[int, list[str]]:
             holdfast.ProcessRegistration(LOG, holdfast.processes.External(), event_types=kinds)
         )
         calls = [_commit, _enqueue, _append, _take_lease, _load, _put, _create]
-        dice.shuffle(calls)
+        rng.shuffle(calls)
         for call in calls:
             for at in range(1, MOST_WAITS):
                 name = f"{call.__name__.strip('_')}-{at}"
@@ -88,12 +88,12 @@ async def _cancel_waits(place: Place, seed: int) -> tuple[int, list[str]]:
                     await what
 
                 with suppress(asyncio.CancelledError):
-                    await asyncio.wait_for(asyncio.ensure_future(run()), STRANDED_S)
+                    await asyncio.wait_for(asyncio.ensure_future(run()), HANG_TIMEOUT_S)
                 if not cancelling.reached:
                     break
                 cases += 1
                 try:
-                    wrong += await asyncio.wait_for(_once_more(store, call, name), STRANDED_S)
+                    wrong += await asyncio.wait_for(_once_more(store, call, name), HANG_TIMEOUT_S)
                 except TimeoutError:
                     wrong.append(f"I9: after {name} was cancelled, the next call hangs")
                 except holdfast.HoldfastError as error:
@@ -159,13 +159,13 @@ def cancel_statements(scratch: Scratch, seed: int) -> Ran:
 
 
 async def _cancel_statements(scratch: PostgresScratch, place: Place, seed: int) -> tuple[int, list[str]]:
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     wrong: list[str] = []
     async with place.open_async() as store:
         working = [asyncio.ensure_future(_work(store, number, wrong)) for number in range(TASKS)]
-        disturbing = asyncio.ensure_future(on_connection(place.url, lambda one: _disturb(scratch, one, dice)))
+        disturbing = asyncio.ensure_future(on_connection(place.url, lambda one: _disturb(scratch, one, rng)))
         try:
-            await asyncio.wait_for(asyncio.gather(*working), STRANDED_S * 3)
+            await asyncio.wait_for(asyncio.gather(*working), HANG_TIMEOUT_S * 3)
         except TimeoutError:
             wrong.append("I9: a task hangs although its statements were only cancelled")
         disturbing.cancel()
@@ -224,16 +224,16 @@ async def _seen(stored: Callable[[], Awaitable[bool]]) -> bool:
     return False
 
 
-async def _disturb(scratch: PostgresScratch, connection: Any, dice: random.Random) -> int:
+async def _disturb(scratch: PostgresScratch, connection: Any, rng: random.Random) -> int:
     done = 0
     scratch.disturbed.clear()
     while True:
         for (process_id,) in await connection.fetch(scratch.statements["working_on_scratch"], scratch.schema):
-            how = "terminate_backend" if dice.random() < 0.1 else "cancel_backend"
+            how = "terminate_backend" if rng.random() < 0.1 else "cancel_backend"
             await connection.fetch(scratch.statements[how], process_id)
             scratch.disturbed.append(process_id)
             done += 1
-        await asyncio.sleep(dice.uniform(0, 0.004))
+        await asyncio.sleep(rng.uniform(0, 0.004))
 
 
 CANCELLED_WAITS = Fault(

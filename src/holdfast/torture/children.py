@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, NamedTuple
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """Time limit for anything that is not meant to hang."""
 
 LOADED = (
@@ -79,16 +79,16 @@ class Child:
         assert self._process.pid is not None
         return self._process.pid
 
-    def say(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         """Send it a message. A dead child is ignored."""
         with suppress(OSError):
             self._port.send(message)
 
-    def hear(self, patience_s: float = PATIENCE_S) -> Any:
+    def receive(self, timeout_s: float = TIMEOUT_S) -> Any:
         """Return its next message. Raise `Gone` if it is dead and sent no more."""
         try:
-            if not self._port.poll(patience_s):
-                raise Silent(f"child {self.pid} sent nothing for {patience_s} s")
+            if not self._port.poll(timeout_s):
+                raise Silent(f"child {self.pid} sent nothing for {timeout_s} s")
             message: Any = self._port.recv()
         except (EOFError, ConnectionResetError):
             raise Gone from None
@@ -96,25 +96,25 @@ class Child:
             raise Broken(message.trace)
         return message
 
-    def heard(self, patience_s: float) -> bool:
-        """Return whether it sends something within this time."""
-        return self._port.poll(patience_s)
+    def has_message(self, timeout_s: float) -> bool:
+        """Return whether it sends a message within this time."""
+        return self._port.poll(timeout_s)
 
     def rest(self) -> list[Any]:
         """Return everything that it sent before it died."""
-        said: list[Any] = []
+        messages: list[Any] = []
         with suppress(Gone):
             while True:
-                said.append(self.hear())
-        return said
+                messages.append(self.receive())
+        return messages
 
     def kill(self) -> list[Any]:
         """Kill it, and return the messages that were not received yet."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        said = self.rest()
+        messages = self.rest()
         self.join()
-        return said
+        return messages
 
     def stop(self) -> None:
         """Stop it by SIGSTOP."""
@@ -126,7 +126,7 @@ class Child:
 
     def join(self) -> None:
         """Wait for its end, and release its resources."""
-        self._process.join(PATIENCE_S)
+        self._process.join(TIMEOUT_S)
         self._port.close()
         self._process.close()
 
@@ -157,8 +157,8 @@ def _run(port: Port, planted: tuple[str, str] | None, work: Callable[..., None],
     os._exit(0)
 
 
-class Crew:
-    """Children that run one task after another."""
+class ChildPool:
+    """Child processes that run one task after another."""
 
     def __init__(self) -> None:
         self._members: list[Child] = []

@@ -70,9 +70,9 @@ class Recorder:
             if error.outcome == "unknown":
                 self.calls.append(Call(self.client, kind, given, None, "unknown", sent_ns, None))
             return None
-        told = answer(result)
-        if told is not None:
-            self._note(kind, given, told, "ok", sent_ns)
+        reported = answer(result)
+        if reported is not None:
+            self._note(kind, given, reported, "ok", sent_ns)
         return result
 
     def _note(self, kind: str, given: Any, answer: Any, outcome: Any, sent_ns: int) -> None:
@@ -84,7 +84,7 @@ class Client:
 
     def __init__(self, store: holdfast.BlockingStore, client: int, seed: int) -> None:
         self._store = store
-        self._dice = random.Random(f"{seed}/{client}")  # noqa: S311 - a seed must give the same program again
+        self._rng = random.Random(f"{seed}/{client}")  # noqa: S311 - a seed must give the same program again
         self._name = f"client-{client}"
         self._made = 0
         self._keys: list[str] = []
@@ -105,7 +105,7 @@ class Client:
         acts = (self._commit, self._commit, self._read, self._use_lease, self._use_lease, self._use_lease,
                 self._enqueue, self._take_work, self._take_work, self._append, self.look)  # fmt: skip
         for _ in range(calls):
-            self._dice.choice(acts)()
+            self._rng.choice(acts)()
 
     def _new(self) -> str:
         self._made += 1
@@ -115,7 +115,7 @@ class Client:
 
     def _commit(self) -> None:
         value = self._new()
-        expected = None if self._dice.random() < 0.2 else self._revision
+        expected = None if self._rng.random() < 0.2 else self._revision
         turn = holdfast.Commit(turn_id=value, expected_revision=expected, config=value)
         receipt = self.head.call(
             "commit",
@@ -145,18 +145,18 @@ class Client:
     # A lease.
 
     def _use_lease(self) -> None:
-        chance = self._dice.random()
+        chance = self._rng.random()
         if chance < 0.1:
             self._read_leased()
         elif self._lost_leases and chance < 0.4:
-            self._act(self._dice.choice(self._lost_leases))
+            self._act(self._rng.choice(self._lost_leases))
         elif self._lease is None:
             self._take_lease()
         else:
-            self._dice.choice((self._act, self._act, self._renew, self._release, self._release))(self._lease)
+            self._rng.choice((self._act, self._act, self._renew, self._release, self._release))(self._lease)
 
     def _take_lease(self) -> None:
-        ttl_ms = self._dice.choice((SHORT_MS, LONG_MS * 10))
+        ttl_ms = self._rng.choice((SHORT_MS, LONG_MS * 10))
         self._lease = self.lease.call(
             "claim",
             (self._name, ttl_ms),
@@ -207,7 +207,7 @@ class Client:
 
     def _enqueue(self) -> None:
         # Sometimes reuse a key: that is the same batch, in any state.
-        key = self._dice.choice(self._keys) if self._keys and self._dice.random() < 0.2 else self._new()
+        key = self._rng.choice(self._keys) if self._keys and self._rng.random() < 0.2 else self._new()
         self._keys.append(key)
         draft = holdfast.WorkDraft(
             session_id=QUEUED, payloads=[key], source_key=key, slot="join", merge_key="payload_default"
@@ -217,11 +217,11 @@ class Client:
             self._batches.append(batch.batch_id)
 
     def _take_work(self) -> None:
-        chance = self._dice.random()
+        chance = self._rng.random()
         if self._lost_claims and chance < 0.25:
-            self._complete(self._dice.choice(self._lost_claims))
+            self._complete(self._rng.choice(self._lost_claims))
         elif self._batches and chance < 0.35:
-            self._cancel(self._batches.pop(self._dice.randrange(len(self._batches))))
+            self._cancel(self._batches.pop(self._rng.randrange(len(self._batches))))
         elif self._claim is None:
             self._take_claim()
         elif chance < 0.45:
@@ -232,7 +232,7 @@ class Client:
             self._complete(self._claim)
 
     def _take_claim(self) -> None:
-        ttl_ms = self._dice.choice((SHORT_MS, LONG_MS * 10))
+        ttl_ms = self._rng.choice((SHORT_MS, LONG_MS * 10))
         self._claim = self.queue.call(
             "claim",
             (self._name, ttl_ms),
@@ -264,7 +264,7 @@ class Client:
     def _forge(self, claim: holdfast.WorkClaim) -> None:
         """Settle a part of the held batches; or all, by everything that a listing shows, but without the token."""
         seen = claim.completion()
-        part = len(seen.batch_ids) > 1 and self._dice.random() < 0.5
+        part = len(seen.batch_ids) > 1 and self._rng.random() < 0.5
         forged = WorkCompletion(
             seen.session_id,
             seen.claim_id,

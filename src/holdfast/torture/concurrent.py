@@ -27,19 +27,19 @@ def run(scratch: Scratch, seed: int) -> Ran:
     place = scratch.fresh()
     with place.open() as store:
         prepare(store)
-    members = scratch.crew(CLIENTS).members(CLIENTS)
+    members = scratch.children(CLIENTS).members(CLIENTS)
     for number, member in enumerate(members):
-        member.say((workers.client, (place, number, seed, CALLS_A_CLIENT)))
+        member.send((workers.client, (place, number, seed, CALLS_A_CLIENT)))
     for word in ("go", "read to the end"):
         for member in members:
-            member.hear()
+            member.receive()
         for member in members:
-            member.say(word)
-    told = [member.hear() for member in members]
-    return judge(place, told)
+            member.send(word)
+    reported = [member.receive() for member in members]
+    return judge(place, reported)
 
 
-def judge(place: Place, told: Sequence[Sequence[list[Call]]]) -> Ran:
+def judge(place: Place, reported: Sequence[Sequence[list[Call]]]) -> Ran:
     """Judge the joint history of all clients, and the store's state afterwards."""
     wrong: list[str] = []
     unjudged: list[str] = []
@@ -50,7 +50,7 @@ def judge(place: Place, told: Sequence[Sequence[list[Call]]]) -> Ran:
         except TooWide as error:
             unjudged.append(f"{invariant}: {what}{error}")
 
-    head, lease, queue, log = ([call for one in told for call in one[part]] for part in range(4))
+    head, lease, queue, log = ([call for one in reported for call in one[part]] for part in range(4))
     ask("I3", "the head is ", lambda: problem(check_register(head)))
     wrong += [f"I5: {one}" for one in check_fences(*fenced(lease))]
     with place.open() as store:
@@ -59,7 +59,7 @@ def judge(place: Place, told: Sequence[Sequence[list[Call]]]) -> Ran:
         entries = end_of_log(store)
         wrong += [f"I8: {one}" for one in check_log(entries, log)]
         acknowledged = max((call.answer for call in log if call.kind == "append" and call.outcome == "ok"), default=0)
-        for one in told:
+        for one in reported:
             seen = [Entry(*entry) for call in one[3] if call.kind == "look" for entry in call.answer or ()]
             # Events of unknown outcome may have come after the last look.
             wrong += [f"I8: {text}" for text in check_reader(entries, seen, until=acknowledged)]

@@ -21,16 +21,16 @@ TURNS_AFTERWARDS = 2
 
 def crash_server(scratch: Scratch, seed: int) -> Ran:
     """Crash a private server repeatedly while three writers are at work."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     server = scratch.server()
     with PostgresScratch(server.url, scratch.folder) as own:
         place = own.fresh()
         with Writers(place, [f"session-{number}" for number in range(WRITERS)]) as writers:
-            writers.hear(1)
+            writers.receive(1)
             for _ in range(CRASHES_A_STORE):
-                time.sleep(dice.uniform(0, 0.05))  # crash at a random moment
-                dice.choice(WAYS)(server)
-                writers.hear(TURNS_AFTERWARDS)
+                time.sleep(rng.uniform(0, 0.05))  # crash at a random moment
+                rng.choice(WAYS)(server)
+                writers.receive(TURNS_AFTERWARDS)
             writers.end()
         return Ran(CRASHES_A_STORE, tuple(writers.judge()))
 
@@ -64,5 +64,5 @@ SERVER_CRASH = Fault(
     {"postgres": Numbers(6, 300)},
     crash_server,
     unit="crashes",
-    obstacle=no_server,
+    skip_reason=no_server,
 )

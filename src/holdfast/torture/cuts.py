@@ -212,8 +212,8 @@ class Sweep:
         # The first call on a new connection prepares the statement. The call that is cut should be one without that.
         self._make(None)
         before = self._proxy.cuts
-        told = self._make((direction, after))
-        self.wrong += [f"{one} ({self._kind}, {direction}, byte {after})" for one in told]
+        reported = self._make((direction, after))
+        self.wrong += [f"{one} ({self._kind}, {direction}, byte {after})" for one in reported]
         cut = self._proxy.cuts > before
         self.cuts += cut
         return cut
@@ -271,15 +271,15 @@ def sweep(port: Port, place: Place, kinds: Sequence[str], part: int, seed: int) 
 def _sweep(scratch: Scratch, seed: int, *kinds: str) -> Ran:
     assert isinstance(scratch, PostgresScratch)
     place = scratch.fresh()
-    members = scratch.crew(PARTS).members(PARTS)
+    members = scratch.children(PARTS).members(PARTS)
     for number, member in enumerate(members):
         # The seed decides which process cuts where, and so the length of the numbers in each call.
-        member.say((sweep, (place, kinds, number, seed)))
-    told = [member.hear(SWEEP_S) for member in members]
-    wrong = [one for _, some in told for one in some]
+        member.send((sweep, (place, kinds, number, seed)))
+    reported = [member.receive(SWEEP_S) for member in members]
+    wrong = [one for _, some in reported for one in some]
     with place.open() as store:
         wrong += unsound(store)
-    return Ran(sum(cuts for cuts, _ in told), tuple(wrong))
+    return Ran(sum(cuts for cuts, _ in reported), tuple(wrong))
 
 
 def cut_commit_and_claim(scratch: Scratch, seed: int) -> Ran:
@@ -292,7 +292,7 @@ def cut_append_and_complete(scratch: Scratch, seed: int) -> Ran:
     return _sweep(scratch, seed, "append", "complete")
 
 
-def obstacle(scratch: Scratch) -> str | None:
+def skip_reason(scratch: Scratch) -> str | None:
     """Return why no proxy can stand before this database, or None."""
     try:
         target_of(scratch.url)
@@ -308,7 +308,7 @@ CUT_COMMIT_AND_CLAIM = Fault(
     {"postgres": Numbers(200, 3_400)},
     cut_commit_and_claim,
     unit="cuts",
-    obstacle=obstacle,
+    skip_reason=skip_reason,
 )
 
 CUT_APPEND_AND_COMPLETE = Fault(
@@ -318,5 +318,5 @@ CUT_APPEND_AND_COMPLETE = Fault(
     {"postgres": Numbers(0, 8_000)},
     cut_append_and_complete,
     unit="cuts",
-    obstacle=obstacle,
+    skip_reason=skip_reason,
 )

@@ -100,33 +100,33 @@ class File:
             apply(self.certain, step)
         self.pending = []
 
-    def image(self, dice: random.Random) -> bytes:
+    def image(self, rng: random.Random) -> bytes:
         """Return one possible content after a loss of power."""
         content = bytearray(self.certain)
         # Occasionally an image of one kind: nothing kept, everything kept, all but the last.
-        mood = dice.random()
+        kind_of_loss = rng.random()
         for number, step in enumerate(self.pending):
             last = number == len(self.pending) - 1
-            fate = dice.random()
-            if mood < 0.15:
-                fate = 1.0
-            elif mood < 0.3:
-                fate = 0.0
-            elif mood < 0.45:
-                fate = dice.choice((0.5, 1.0)) if last else 0.0
-            if fate < 0.45:
+            draw = rng.random()
+            if kind_of_loss < 0.15:
+                draw = 1.0
+            elif kind_of_loss < 0.3:
+                draw = 0.0
+            elif kind_of_loss < 0.45:
+                draw = rng.choice((0.5, 1.0)) if last else 0.0
+            if draw < 0.45:
                 apply(content, step)
-            elif fate < 0.6 and step.what == "write":
-                for piece in torn(step, dice):
+            elif draw < 0.6 and step.what == "write":
+                for piece in torn(step, rng):
                     apply(content, piece)
         return bytes(content)
 
 
-def torn(write: Step, dice: random.Random) -> Iterator[Step]:
+def torn(write: Step, rng: random.Random) -> Iterator[Step]:
     """Yield some sectors of a write."""
-    kept = dice.random()
+    kept = rng.random()
     for start in range(0, len(write.data), SECTOR_BYTES):
-        if dice.random() < kept:
+        if rng.random() < kept:
             yield Step("write", write.file, write.at + start, write.data[start : start + SECTOR_BYTES])
 
 
@@ -148,7 +148,7 @@ class Disk:
         self._now: dict[str, File | None] = {name: File(content) for name, content in files.items()}
         self._before: dict[str, list[File | None]] = {}
 
-    def play(self, step: Step) -> None:
+    def apply(self, step: Step) -> None:
         """Apply one more step."""
         if step.what == "mark":
             return
@@ -168,28 +168,28 @@ class Disk:
         else:
             file.pending.append(step)
 
-    def image(self, dice: random.Random) -> dict[str, bytes]:
+    def image(self, rng: random.Random) -> dict[str, bytes]:
         """Return one possible state of the disk after a loss of power now."""
         left: dict[str, bytes] = {}
         for name, now in self._now.items():
-            file = dice.choice([now, *self._before.get(name, ())])
+            file = rng.choice([now, *self._before.get(name, ())])
             if file is not None:
-                left[name] = file.image(dice)
+                left[name] = file.image(rng)
         return left
 
 
 def images(
-    files: dict[str, bytes], steps: Sequence[Step], count: int, dice: random.Random
+    files: dict[str, bytes], steps: Sequence[Step], count: int, rng: random.Random
 ) -> Iterator[tuple[dict[str, int], dict[str, bytes]]]:
     """Yield this many images of a recording, each with the last mark of each name set before the loss of power."""
-    cuts = sorted(dice.randrange(len(steps) + 1) for _ in range(count))
+    cuts = sorted(rng.randrange(len(steps) + 1) for _ in range(count))
     disk = Disk(files)
-    played = 0
+    applied = 0
     marked: dict[str, int] = {}
     for cut in cuts:
-        while played < cut:
-            disk.play(steps[played])
-            if steps[played].what == "mark":
-                marked[steps[played].file] = steps[played].at
-            played += 1
-        yield dict(marked), disk.image(dice)
+        while applied < cut:
+            disk.apply(steps[applied])
+            if steps[applied].what == "mark":
+                marked[steps[applied].file] = steps[applied].at
+            applied += 1
+        yield dict(marked), disk.image(rng)

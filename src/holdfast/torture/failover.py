@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import holdfast
 from holdfast.torture import workers
-from holdfast.torture.children import PATIENCE_S, Child, Silent
+from holdfast.torture.children import TIMEOUT_S, Child, Silent
 from holdfast.torture.clients import LEASED
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Place, PostgresScratch, Scratch
@@ -32,9 +32,9 @@ REPLICATED = {**SETTINGS, "wal_level": "replica", "max_wal_senders": "4", "hot_s
 
 def fail_over(scratch: Scratch, seed: int) -> Ran:
     """Kill a primary, promote its standby, and let the writers find it by themselves."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     with replicated(scratch) as (place, own, primary, standby):
-        wrong = _survive(place, own, primary, standby, dice)
+        wrong = _survive(place, own, primary, standby, rng)
     return Ran(1, tuple(wrong))
 
 
@@ -65,24 +65,24 @@ def _both(primary: Server, standby: Server, options: holdfast.PostgresOptions | 
     return Place(f"postgresql://postgres@/postgres?host={hosts}&target_session_attrs=read-write", options)
 
 
-def _survive(place: Place, own: PostgresScratch, primary: Server, standby: Server, dice: random.Random) -> list[str]:
+def _survive(place: Place, own: PostgresScratch, primary: Server, standby: Server, rng: random.Random) -> list[str]:
     with (
         Writers(place, [f"session-{number}" for number in range(WRITERS)]) as writers,
         Child(workers.holder, place, LONG_MS) as holder,
     ):
-        writers.hear(TURNS_BEFORE)
-        fence, _ = holder.hear()
+        writers.receive(TURNS_BEFORE)
+        fence, _ = holder.receive()
         holder.kill()
-        time.sleep(dice.uniform(0, 0.05))  # die at a random moment
-        away = dice.random() < SHARE_AWAY
+        time.sleep(rng.uniform(0, 0.05))  # die at a random moment
+        away = rng.random() < SHARE_AWAY
         if away:
             standby.stop()
-            _end_waits(own, dice)
+            _end_waits(own, rng)
         primary.stop("immediate")
         if away:
             standby.start()
         standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
-        writers.hear(TURNS_AFTERWARDS)
+        writers.receive(TURNS_AFTERWARDS)
         writers.end()
     wrong = writers.judge()
     with place.open() as store:
@@ -92,16 +92,16 @@ def _survive(place: Place, own: PostgresScratch, primary: Server, standby: Serve
     return wrong
 
 
-def _end_waits(own: PostgresScratch, dice: random.Random) -> None:
+def _end_waits(own: PostgresScratch, rng: random.Random) -> None:
     """End waits for the standby until each writer has sent a turn again."""
-    ended, deadline_s = 0, time.monotonic() + PATIENCE_S
+    ended, deadline_s = 0, time.monotonic() + TIMEOUT_S
     while ended < WAITS_ENDED:
-        ended += len(own.rows("end_replication_waits", dice.random() < SHARE_TERMINATED))
+        ended += len(own.rows("end_replication_waits", rng.random() < SHARE_TERMINATED))
         if time.monotonic() > deadline_s:
             raise Silent(f"{ended} commits waited for a standby that was away")
 
 
-def obstacle(scratch: Scratch) -> str | None:
+def skip_reason(scratch: Scratch) -> str | None:
     """Return why the fault cannot run: it needs two private servers, and pg_basebackup."""
     programs = found()
     if programs is not None and not (programs / "pg_basebackup").exists():
@@ -116,5 +116,5 @@ FAILOVER = Fault(
     {"postgres": Numbers(0, 40)},
     fail_over,
     unit="failovers",
-    obstacle=obstacle,
+    skip_reason=skip_reason,
 )

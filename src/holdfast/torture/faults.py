@@ -41,7 +41,7 @@ class Ran(NamedTuple):
 
 
 def anywhere(_: Scratch) -> str | None:
-    """Return None: there is no obstacle."""
+    """Return None: there is no skip_reason."""
     return None
 
 
@@ -56,5 +56,5 @@ class Fault(NamedTuple):
     """Runs it once with a seed, in a scratch place."""
     unit: str = "runs"
     """Noun for a case."""
-    obstacle: Callable[[Scratch], str | None] = anywhere
+    skip_reason: Callable[[Scratch], str | None] = anywhere
     """Returns why it cannot run here, or None."""

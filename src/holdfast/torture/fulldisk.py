@@ -17,25 +17,25 @@ SMALLEST_BYTES, LARGEST_BYTES = 40_000, 2_500_000
 
 def fill_disk(scratch: Scratch, seed: int) -> Ran:
     """Write until no file may grow any more, then continue with room."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     wrong: list[str] = []
-    with Child(workers.crowded_writer, place, dice.randrange(SMALLEST_BYTES, LARGEST_BYTES)) as child:
+    with Child(workers.crowded_writer, place, rng.randrange(SMALLEST_BYTES, LARGEST_BYTES)) as child:
         stored = 0
-        told = child.hear()
-        while told != "ended":
-            if isinstance(told, int):
-                stored = told
-            elif told[1:] not in {("not_applied", True, False), ("unknown", True, False), ("unknown", True, True)}:
-                wrong.append(f"I9: a full disk was reported as {told[:3]}; stored: {told[3]}")
-            told = child.hear()
+        reported = child.receive()
+        while reported != "ended":
+            if isinstance(reported, int):
+                stored = reported
+            elif reported[1:] not in {("not_applied", True, False), ("unknown", True, False), ("unknown", True, True)}:
+                wrong.append(f"I9: a full disk was reported as {reported[:3]}; stored: {reported[3]}")
+            reported = child.receive()
     with place.open() as store:
         wrong += turns.check(store, workers.CROWDED, stored, stored, settled=False)
         wrong += unsound(store)
     return Ran(1, tuple(wrong))
 
 
-def obstacle(_: Scratch) -> str | None:
+def skip_reason(_: Scratch) -> str | None:
     """Return why the fault cannot run: the operating system must be able to limit the size of files."""
     if importlib.util.find_spec("resource") is None:
         return "this operating system has no limit on the size of a process's files"
@@ -49,5 +49,5 @@ FULL_DISK = Fault(
     {"sqlite": Numbers(8, 250)},
     fill_disk,
     unit="sizes",
-    obstacle=obstacle,
+    skip_reason=skip_reason,
 )

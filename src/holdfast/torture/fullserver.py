@@ -23,7 +23,7 @@ from holdfast.torture.places import PostgresScratch, Scratch
 from holdfast.torture.servers import Server, no_server
 from holdfast.torture.soundness import unsound
 
-ROOMY_BYTES = 512 * 1024 * 1024
+LARGE_BYTES = 512 * 1024 * 1024
 PAGE_BYTES = 4_096
 MOST_PAGES = 100
 """Most room that is left: enough for some dozen turns."""
@@ -39,17 +39,17 @@ class Disk:
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="holdfast-disk-"))
-        _run("mount", "-t", "tmpfs", "-o", f"size={ROOMY_BYTES}", "tmpfs", str(self.path))
+        _run("mount", "-t", "tmpfs", "-o", f"size={LARGE_BYTES}", "tmpfs", str(self.path))
 
     def leave(self, pages: int) -> None:
         """Leave room for this many more pages."""
-        told = os.statvfs(self.path)
-        used = (told.f_blocks - told.f_bfree) * told.f_frsize
+        reported = os.statvfs(self.path)
+        used = (reported.f_blocks - reported.f_bfree) * reported.f_frsize
         self._resize(used + pages * PAGE_BYTES)
 
     def clear(self) -> None:
         """Give it plenty of room again."""
-        self._resize(ROOMY_BYTES)
+        self._resize(LARGE_BYTES)
 
     def _resize(self, size_bytes: int) -> None:
         _run("mount", "-o", f"remount,size={size_bytes}", str(self.path))
@@ -99,30 +99,30 @@ async def _make_tablespace(own: PostgresScratch, connection: Any, inside: Path) 
 
 def fill_server(scratch: Scratch, seed: int) -> Ran:
     """Write until the server's disk is full, then continue with room."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
-    log = dice.random() < 0.5
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    log = rng.random() < 0.5
     disk = Disk()
     try:
         with server_on(disk, log=log) as (server, url), PostgresScratch(url, scratch.folder) as own:
-            wrong = _fill(own, server, disk, dice, log=log)
+            wrong = _fill(own, server, disk, rng, log=log)
             own.forget_schema()
     finally:
         disk.remove()
     return Ran(1, tuple(wrong))
 
 
-def _fill(own: PostgresScratch, server: Server, disk: Disk, dice: random.Random, *, log: bool) -> list[str]:
+def _fill(own: PostgresScratch, server: Server, disk: Disk, rng: random.Random, *, log: bool) -> list[str]:
     place = own.fresh()
     wrong: list[str] = []
     stored = 0
     refused = False
     with Child(workers.crowded_client, place) as child:
-        stored = child.hear()
-        disk.leave(0 if log else dice.randrange(MOST_PAGES))
-        told = child.hear()
-        while told != "ended":
-            if isinstance(told, int):
-                stored = told
+        stored = child.receive()
+        disk.leave(0 if log else rng.randrange(MOST_PAGES))
+        reported = child.receive()
+        while reported != "ended":
+            if isinstance(reported, int):
+                stored = reported
                 if log and not refused:
                     # A segment of the log is large: skip the rest of it.
                     with suppress(Exception):  # the server stops when there is no room for the next
@@ -131,11 +131,13 @@ def _fill(own: PostgresScratch, server: Server, disk: Disk, dice: random.Random,
                 refused = True
                 disk.clear()
                 _bring_back(own, server)
-                child.say("room")
-                is_stored = child.hear()
-                if told[1:] not in {("not_applied", True), ("unknown", True)} or (is_stored and told[1] != "unknown"):
-                    wrong.append(f"I9: a full disk was reported as {told}; stored: {is_stored}")
-            told = child.hear()
+                child.send("room")
+                is_stored = child.receive()
+                if reported[1:] not in {("not_applied", True), ("unknown", True)} or (
+                    is_stored and reported[1] != "unknown"
+                ):
+                    wrong.append(f"I9: a full disk was reported as {reported}; stored: {is_stored}")
+            reported = child.receive()
     if not refused:
         wrong.append("I9: the disk was full, and no call failed")
     with place.open() as store:
@@ -173,7 +175,7 @@ async def _ask_nothing(_: Any) -> None:
     """Do nothing on a connection: that it opened is the answer."""
 
 
-def obstacle(scratch: Scratch) -> str | None:
+def skip_reason(scratch: Scratch) -> str | None:
     """Return why the fault cannot run: it needs a private server, and the right to mount."""
     if (missing := no_server(scratch)) is not None:
         return missing
@@ -193,5 +195,5 @@ FULL_SERVER = Fault(
     {"postgres": Numbers(4, 250)},
     fill_server,
     unit="sizes",
-    obstacle=obstacle,
+    skip_reason=skip_reason,
 )

@@ -32,7 +32,7 @@ CASES_A_RUN: Final = 60
 NEIGHBOURS: Final = 2
 """Threads that use the same store meanwhile. A lock that an interrupt left held would block them."""
 
-STRANDED_S: Final = 15.0
+HANG_TIMEOUT_S: Final = 15.0
 """A thread that has not ended by then hangs."""
 
 SILENT_S = 30.0
@@ -149,9 +149,9 @@ CALLS: Final[Calls] = {
 class Nested:
     """Calls of a signal handler on the store whose call it interrupts."""
 
-    def __init__(self, store: holdfast.BlockingStore, dice: random.Random) -> None:
+    def __init__(self, store: holdfast.BlockingStore, rng: random.Random) -> None:
         self._store = store
-        self._dice = dice
+        self._rng = rng
         self._numbers = itertools.count()
         self._accepted: list[tuple[str, str]] = []
         self._refused: list[str] = []
@@ -162,7 +162,7 @@ class Nested:
         """Make a call, unless another one is under way."""
         if self._active:
             return
-        kind = self._dice.choice([*CALLS])
+        kind = self._rng.choice([*CALLS])
         name = f"{kind}-nested-{next(self._numbers)}"
         try:
             self._active = True
@@ -194,8 +194,8 @@ class Nested:
 class Interrupter:
     """Sends one signal, or a storm of them, at a random moment of a call. Its handler raises, or uses the store."""
 
-    def __init__(self, dice: random.Random, nested: Callable[[], None]) -> None:
-        self._dice = dice
+    def __init__(self, rng: random.Random, nested: Callable[[], None]) -> None:
+        self._rng = rng
         self._nested = nested
         self._rung = False
         self._armed = False
@@ -213,13 +213,13 @@ class Interrupter:
 
     def run(self, name: str, call: Callable[[], Any]) -> bool:
         """Make a call, and return whether it was interrupted."""
-        dice = self._dice
-        self._kind = dice.choice((Stop, Alarm, None))
+        rng = self._rng
+        self._kind = rng.choice((Stop, Alarm, None))
         self._rung = False
         typical_s = self._typical_s.get(name, 0.001)
-        delay_s = max(1e-6, dice.uniform(0, typical_s * 1.2))
+        delay_s = max(1e-6, rng.uniform(0, typical_s * 1.2))
         # No storm of calls, which would leave no time for the interrupted one.
-        storm_s = STORM_S if self._kind is not None and dice.random() < 0.3 else 0.0
+        storm_s = STORM_S if self._kind is not None and rng.random() < 0.3 else 0.0
         began_s = time.perf_counter()
         try:
             try:
@@ -240,15 +240,15 @@ class Interrupter:
 
 def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
     """Make calls in the main thread under interrupts, close under interrupts, and report the problems."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     # Switch threads often, so that more of them are inside a call when the interrupt comes.
     sys.setswitchinterval(0.0005)
     # Silence the interpreter's reports of interrupts in finalizers, and of coroutines that never ran.
     sys.unraisablehook = id
     warnings.simplefilter("ignore")
     store = place.open()
-    nested = Nested(store, dice)
-    interrupter = Interrupter(dice, nested.call)
+    nested = Nested(store, rng)
+    interrupter = Interrupter(rng, nested.call)
     store.sessions.create(SESSION)
     kinds = [EventType("note")]
     store.processes.register(holdfast.ProcessRegistration(LOG, External(), event_types=kinds))
@@ -262,7 +262,7 @@ def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
         neighbour.start()
     hits = 0
     for number in range(cases):
-        kind = dice.choice([*CALLS])
+        kind = rng.choice([*CALLS])
         name = f"{kind}-{number}"
         try:
             hits += interrupter.run(kind, partial(CALLS[kind], store, name))
@@ -276,7 +276,7 @@ def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
         wrong += _once_more(store, kind, name) + nested.judge()
     ended.set()
     for neighbour in neighbours:
-        neighbour.join(STRANDED_S)
+        neighbour.join(HANG_TIMEOUT_S)
         if neighbour.is_alive():
             wrong.append("I9: a thread other than the interrupted one hangs")
     for _ in range(CLOSES):
@@ -317,9 +317,9 @@ def interrupt_calls(scratch: Scratch, seed: int) -> Ran:
     """Interrupt every kind of blocking call, also reads and waits, and the closing of the store."""
     place = scratch.fresh().unsynced()
     with Child(interrupted, place, seed, CASES_A_RUN) as child:
-        while isinstance(told := child.hear(SILENT_S), str):
+        while isinstance(reported := child.receive(SILENT_S), str):
             pass
-        hits, wrong = told
+        hits, wrong = reported
     with place.open() as store:
         wrong += unsound(store)
     return Ran(max(1, hits), tuple(wrong))

@@ -17,7 +17,7 @@ from holdfast.torture.places import Scratch
 from holdfast.torture.soundness import unsound
 
 KILLS_A_STORE = 5
-MOST_HEARD = 8
+MOST_RECEIVED = 8
 WRITERS = (1, 3)
 """Numbers of threads of a process that write at a time."""
 
@@ -29,24 +29,24 @@ EVENTS = 12
 
 def kill_writers(scratch: Scratch, seed: int) -> Ran:
     """Kill one writer after another on one store."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     wrong: list[str] = []
     # A file without an open connection is recovered when it is opened. On a server there is nothing to recover.
     watching = place.open() if place.kind == "postgres" else None
     for number in range(KILLS_A_STORE):
         # A single writer's calls are committed alone; those of several share a group.
-        names = [f"session-{number}-{writer}" for writer in range(dice.choice(WRITERS))]
-        heard = dice.randrange(MOST_HEARD)
+        names = [f"session-{number}-{writer}" for writer in range(rng.choice(WRITERS))]
+        count = rng.randrange(MOST_RECEIVED)
         with Child(workers.writer, place, *names) as child:
-            told = [child.hear() for _ in range(heard)]
-            if dice.random() < 0.7:
+            reported = [child.receive() for _ in range(count)]
+            if rng.random() < 0.7:
                 # Kill at a random moment, with nothing synchronised.
-                time.sleep(dice.uniform(0, START_S if heard == 0 else BETWEEN_S))
-            told += child.kill()
+                time.sleep(rng.uniform(0, START_S if count == 0 else BETWEEN_S))
+            reported += child.kill()
         with place.open() if watching is None else nullcontext(watching) as store:
             for name in names:
-                last = max((revision for session_id, revision in told if session_id == name), default=0)
+                last = max((revision for session_id, revision in reported if session_id == name), default=0)
                 wrong += turns.check(store, name, last, last + 1)
             wrong += unsound(store)
     if watching is not None:
@@ -56,7 +56,7 @@ def kill_writers(scratch: Scratch, seed: int) -> Ran:
 
 def kill_readers(scratch: Scratch, seed: int) -> Ran:
     """Kill readers of a log until one reaches the end, and check the effects of each event."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     kinds = [holdfast.events.EventType("note")]
     with place.open() as store:
@@ -66,13 +66,13 @@ def kill_readers(scratch: Scratch, seed: int) -> Ran:
     kills = 0
     while True:
         with Child(workers.reader, place, EVENTS) as child:
-            told: list[object] = []
-            for _ in range(dice.randrange(4)):
-                if "ended" not in told:
-                    told.append(child.hear())
-            time.sleep(dice.uniform(0, BETWEEN_S))
-            told += child.kill()
-        if "ended" in told:
+            reported: list[object] = []
+            for _ in range(rng.randrange(4)):
+                if "ended" not in reported:
+                    reported.append(child.receive())
+            time.sleep(rng.uniform(0, BETWEEN_S))
+            reported += child.kill()
+        if "ended" in reported:
             break
         kills += 1
     with place.open() as store:

@@ -20,7 +20,7 @@ import msgspec
 import holdfast
 from holdfast.torture import turns
 from holdfast.torture.children import Child, Port
-from holdfast.torture.failover import REPLICATED, obstacle
+from holdfast.torture.failover import REPLICATED, skip_reason
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Place, PostgresScratch, Scratch
 from holdfast.torture.poolers import pooler, program
@@ -33,7 +33,7 @@ TURNS = 3
 
 def fail_over_behind(scratch: Scratch, seed: int) -> Ran:
     """Kill a primary whose standby lacks everything, promote the standby, and let an idle process read."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     with ExitStack() as left:
         primary = Server(REPLICATED)
         left.callback(primary.remove)
@@ -49,28 +49,28 @@ def fail_over_behind(scratch: Scratch, seed: int) -> Ran:
         address.symlink_to(primary.folder)
         place = Place(f"postgresql://postgres@/postgres?host={address}", made.options)
         idle_place = place
-        if program() is not None and dice.random() < 1 / 2:
+        if program() is not None and rng.random() < 1 / 2:
             url = left.enter_context(pooler(primary, address))
             idle_place = Place(url, msgspec.structs.replace(made.options, pooler="transaction"))
-        with Child(idle, idle_place, dice.getrandbits(32)) as child:
-            child.hear()
+        with Child(idle, idle_place, rng.getrandbits(32)) as child:
+            child.receive()
             primary.stop("immediate")
             standby.start()
             standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
             address.unlink()
             address.symlink_to(standby.folder)
-            wrong = _judge(place, child, dice)
+            wrong = _judge(place, child, rng)
         own.forget_schema()
     return Ran(1, tuple(wrong))
 
 
-def _judge(place: Place, child: Child, dice: random.Random) -> list[str]:
+def _judge(place: Place, child: Child, rng: random.Random) -> list[str]:
     """Give the keys to other sessions, and compare the reads of the idle process with those of a fresh one."""
     with place.open() as store:
-        names = furnish(store, "new", dice.getrandbits(32))
+        names = fill(store, "new", rng.getrandbits(32))
         right = readings(store, names)
-        child.say(names)
-        found, noticed, revision = child.hear()
+        child.send(names)
+        found, noticed, revision = child.receive()
         wrong = [f"I10: {name}: an idle process reads {found[name]}, a fresh one {right[name]}" for name in right
                  if found[name] != right[name]]  # fmt: skip
         if not noticed:
@@ -81,19 +81,19 @@ def _judge(place: Place, child: Child, dice: random.Random) -> list[str]:
         return wrong + unsound(store)
 
 
-def furnish(store: holdfast.BlockingStore, prefix: str, seed: int) -> list[str]:
+def fill(store: holdfast.BlockingStore, prefix: str, seed: int) -> list[str]:
     """Create sessions, some of them forks of others, so that their families differ from seed to seed."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     names: list[str] = []
     for number in range(SESSIONS):
         name = f"{prefix}-{number}"
         # The lost sessions are mostly one family; the new ones begin with several.
-        if names and dice.random() < (0.9 if prefix == "lost" else 0.5):
-            first = store.sessions.fork(dice.choice(names), into=name).load()
+        if names and rng.random() < (0.9 if prefix == "lost" else 0.5):
+            first = store.sessions.fork(rng.choice(names), into=name).load()
             begun = 0 if first is None else first.revision
         else:
             begun = 0
-        for turn in range(begun, begun + dice.randint(1, TURNS)):
+        for turn in range(begun, begun + rng.randint(1, TURNS)):
             node = holdfast.Node(f"{name}-{turn}", payload=turn)
             store.sessions.handle(name).commit(
                 holdfast.Commit(turn_id=f"turn-{turn}", graph=holdfast.Append([node], node.id))
@@ -150,7 +150,7 @@ def idle(port: Port, place: Place, seed: int) -> None:
     warned = Warned()
     logging.getLogger("holdfast.server").addHandler(warned)
     with place.open() as store:
-        readings(store, furnish(store, "lost", seed))
+        readings(store, fill(store, "lost", seed))
         port.send("idle")
         names = port.recv()
         found = readings(store, names)
@@ -166,5 +166,5 @@ FAILOVER_BEHIND = Fault(
     {"postgres": Numbers(0, 20)},
     fail_over_behind,
     unit="failovers",
-    obstacle=obstacle,
+    skip_reason=skip_reason,
 )

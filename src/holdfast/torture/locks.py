@@ -17,7 +17,7 @@ from holdfast.torture.places import Place, PostgresScratch, Scratch, on_connecti
 from holdfast.torture.soundness import unsound
 
 SESSION = "locked"
-PATIENCE_MS = 60
+TIMEOUT_MS = 60
 LATEST_S = 20.0
 """A call that answers later than this hangs, however busy the machine is."""
 
@@ -28,14 +28,14 @@ CROSSING, CROSSINGS = 4, 20
 
 def hold_locks(scratch: Scratch, seed: int) -> Ran:
     """Hold the database or the session for longer than a caller waits, and then for less."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     with place.open() as store:
         store.sessions.handle(SESSION).commit(holdfast.Commit(turn_id="first"))
     hold = _hold_file if place.kind == "sqlite" else _hold_row(scratch)
     wrong: list[str] = []
-    with place.impatient(PATIENCE_MS).open() as store:
-        turn = holdfast.Commit(turn_id="second", config=dice.randrange(1_000))
+    with place.with_lock_timeout(TIMEOUT_MS).open() as store:
+        turn = holdfast.Commit(turn_id="second", config=rng.randrange(1_000))
         began_s = time.monotonic()
         try:
             hold(place, lambda: store.sessions.handle(SESSION).commit(turn))

@@ -9,7 +9,7 @@ from typing import Any
 
 import holdfast
 from holdfast.torture import workers
-from holdfast.torture.children import PATIENCE_S, Child
+from holdfast.torture.children import TIMEOUT_S, Child
 from holdfast.torture.clients import LOG
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Scratch
@@ -24,11 +24,11 @@ def fork_after_open(scratch: Scratch, _: int) -> Ran:
     place = scratch.fresh()
     wrong: list[str] = []
     with Child(workers.forker, place) as child:
-        answers: dict[str, str] = child.hear()
+        answers: dict[str, str] = child.receive()
         for call, answer in answers.items():
             if answer != "StoreForked":
                 wrong.append(f"I9: {call} after a fork was answered with {answer}")
-        revision = child.hear()
+        revision = child.receive()
         if revision != 2:
             wrong.append(f"I10: after its child was refused, the parent's turn is at {revision}")
     with place.open() as store:
@@ -44,10 +44,10 @@ def close_under_waiters(scratch: Scratch, _: int) -> Ran:
     store.sessions.create(SESSION)
     store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.processes.External(), event_types=kinds))
     waits: dict[str, Callable[[], Any]] = {
-        "events.wait_for": lambda: store.events.wait_for(LOG, "note", timeout_ms=int(PATIENCE_S * 1000)),
+        "events.wait_for": lambda: store.events.wait_for(LOG, "note", timeout_ms=int(TIMEOUT_S * 1000)),
         "events.follow": lambda: list(store.events.follow(LOG)),
-        "processes.wait": lambda: store.processes.wait(LOG, timeout_ms=int(PATIENCE_S * 1000)),
-        "queue.wait": lambda: store.queue.wait(SESSION, timeout_ms=int(PATIENCE_S * 1000)),
+        "processes.wait": lambda: store.processes.wait(LOG, timeout_ms=int(TIMEOUT_S * 1000)),
+        "queue.wait": lambda: store.queue.wait(SESSION, timeout_ms=int(TIMEOUT_S * 1000)),
     }
     answers: dict[str, str] = {}
 

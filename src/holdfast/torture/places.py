@@ -19,7 +19,7 @@ import msgspec
 
 import holdfast
 from holdfast.statements import load_statements
-from holdfast.torture.children import Crew
+from holdfast.torture.children import ChildPool
 from holdfast.torture.faults import Kind
 from holdfast.torture.leftovers import PREFIX, Folder, Owned, dead, mark_of
 from holdfast.torture.servers import Server
@@ -51,7 +51,7 @@ class Place(msgspec.Struct, frozen=True):
         """Return the file of a SQLite store."""
         return Path(self.url)
 
-    def impatient(self, wait_ms: int) -> Place:
+    def with_lock_timeout(self, wait_ms: int) -> Place:
         """Return the same place with a shorter wait for locks."""
         if isinstance(self.options, holdfast.SqliteOptions):
             options: Any = msgspec.structs.replace(self.options, busy_timeout_ms=wait_ms)
@@ -83,17 +83,17 @@ class Scratch:
         self._folder = Folder(folder, owned)
         self.folder = self._folder.path
         self.options = options
-        self._crew: Crew | None = None
+        self._children: ChildPool | None = None
         self._server: Server | None = None
         self._made = 0
         self._quick: Folder | None = None
 
-    def crew(self, size: int) -> Crew:
+    def children(self, size: int) -> ChildPool:
         """Return processes that wait for tasks."""
-        if self._crew is None:
-            self._crew = Crew()
-        self._crew.grow(size)
-        return self._crew
+        if self._children is None:
+            self._children = ChildPool()
+        self._children.grow(size)
+        return self._children
 
     def server(self) -> Server:
         """Return a private server, started on first use."""
@@ -118,10 +118,10 @@ class Scratch:
         return self.folder if self._quick is None else self._quick.path
 
     def dismiss(self) -> None:
-        """End the crew: after a failure its state is unknown."""
-        if self._crew is not None:
-            self._crew.end()
-            self._crew = None
+        """End the children: after a failure its state is unknown."""
+        if self._children is not None:
+            self._children.end()
+            self._children = None
 
     def remove(self) -> None:
         """Remove everything."""

@@ -43,7 +43,7 @@ def program() -> str | None:
 def pooler(server: Server, address: Path | None = None) -> Generator[str, None, None]:
     """Run a PgBouncer before a private server, or before whatever a folder leads to. Yield its URL."""
     found = program()
-    assert found is not None, "ask for the obstacle first"
+    assert found is not None, "ask for the skip_reason first"
     folder = Path(tempfile.mkdtemp(prefix="holdfast-pooler-"))
     try:
         server.own(folder)
@@ -73,7 +73,7 @@ def run_pooled(scratch: Scratch, seed: int) -> Ran:
         return run(own, seed)
 
 
-def obstacle(scratch: Scratch) -> str | None:
+def skip_reason(scratch: Scratch) -> str | None:
     """Return why the fault cannot run: it needs PgBouncer, and a private server."""
     return "PgBouncer is not installed" if program() is None else no_server(scratch)
 
@@ -85,5 +85,5 @@ POOLED = Fault(
     {"postgres": Numbers(2, 200)},
     run_pooled,
     unit="histories of 300 calls",
-    obstacle=obstacle,
+    skip_reason=skip_reason,
 )

@@ -19,7 +19,7 @@ import msgspec
 import holdfast
 from holdfast.torture.agents import Agents
 from holdfast.torture.checkers.pools import Called, Ended, Piece, Shape, check_pool
-from holdfast.torture.children import PATIENCE_S, Child
+from holdfast.torture.children import TIMEOUT_S, Child
 from holdfast.torture.places import Place
 from holdfast.torture.pool_worker import MAIL, RESEARCH, STEPS, Note, Terms, calls_in, drawn_beside, read_notes, serve
 from holdfast.torture.soundness import unsound
@@ -35,10 +35,10 @@ SHAPES: Sequence[Shape | None] = ("turn", "turn", "job", "job", "job", "run", No
 class Pool:
     """Workers, and the work that they were given."""
 
-    def __init__(self, place: Place, notes: Path, dice: random.Random, size: int, terms: Terms = Terms()) -> None:  # noqa: B008 - a value
+    def __init__(self, place: Place, notes: Path, rng: random.Random, size: int, terms: Terms = Terms()) -> None:  # noqa: B008 - a value
         self._place = place
         self._notes = notes
-        self._dice = dice
+        self._rng = rng
         self._terms = terms
         self._count = 0
         self._stopped: dict[int, threading.Timer] = {}
@@ -47,10 +47,10 @@ class Pool:
         self._batches: dict[str, str] = {}
         self.pieces: list[Piece] = []
         self.store = place.open()
-        self.agents = Agents(self.store, drawn_beside(notes), dice, self._again)
+        self.agents = Agents(self.store, drawn_beside(notes), rng, self._again)
         self.workers = [self._begun() for _ in range(size)]
         for worker in self.workers:
-            worker.hear()
+            worker.receive()
 
     def _begun(self) -> Child:
         self._count += 1
@@ -63,12 +63,12 @@ class Pool:
     def give(self, count: int) -> None:
         """Give the pool pieces of work, of any shape, to sessions at random."""
         for _ in range(count):
-            shape = self._dice.choice(SHAPES)
+            shape = self._rng.choice(SHAPES)
             self.agents.send_due()
             if shape is None:
                 self.agents.give()
                 continue
-            number = self._dice.randrange(POSTS if shape == "job" else CHATS)
+            number = self._rng.randrange(POSTS if shape == "job" else CHATS)
             self._give(f"{shape}-{len(self.pieces)}", shape, f"{'post' if shape == 'job' else 'chat'}-{number}")
 
     def _give(self, name: str, shape: Shape, session_id: str) -> None:
@@ -76,7 +76,7 @@ class Pool:
         if shape == "run":
             self._again(lambda: self.store.processes.start(RESEARCH, id=name))
         else:
-            kind = "turn" if shape == "turn" else self._dice.choice((MAIL, f"{MAIL}-in-thread"))
+            kind = "turn" if shape == "turn" else self._rng.choice((MAIL, f"{MAIL}-in-thread"))
             draft = holdfast.WorkDraft(session_id=session_id, payloads=[name], kind=kind, source_key=name)
             self._batches[name] = self._again(lambda: self.store.queue.enqueue(draft)).batch_id
         self.pieces.append(Piece(name, shape, session_id, given_ns))
@@ -85,7 +85,7 @@ class Pool:
 
     def kill_one(self) -> None:
         """Kill a worker at random, and start another in its place."""
-        number = self._dice.randrange(len(self.workers))
+        number = self._rng.randrange(len(self.workers))
         self._forget_stop(number)
         self.workers[number].kill()
         self.workers[number] = self._begun()
@@ -99,9 +99,9 @@ class Pool:
         with self._stopping:
             running = [number for number in range(len(self.workers)) if number not in self._stopped]
         if len(running) > 1:
-            number = self._dice.choice(running)
+            number = self._rng.choice(running)
             self.workers[number].stop()
-            stop_s = self._terms.lease_s * self._dice.uniform(1.1, 1.6)
+            stop_s = self._terms.lease_s * self._rng.uniform(1.1, 1.6)
             timer = threading.Timer(stop_s, self._resume, (number,))
             timer.daemon = True
             with self._stopping:
@@ -132,7 +132,7 @@ class Pool:
 
     def wait(self) -> None:
         """Wait until everything is settled, or for as long as nothing should take."""
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + TIMEOUT_S
 
         def left_ms() -> int:
             return max(1, int(1000 * (deadline_s - time.monotonic())))
@@ -148,7 +148,7 @@ class Pool:
 
     def _again(self, call: Callable[[], T]) -> T:
         """Retry a call while the database is down, or a stopped worker has a lock for too long."""
-        deadline_s = time.monotonic() + PATIENCE_S / 2
+        deadline_s = time.monotonic() + TIMEOUT_S / 2
         while True:
             try:
                 return call()

@@ -43,13 +43,13 @@ def lose_power_again(scratch: Scratch, seed: int) -> Ran:
 
 def _lose(scratch: Scratch, seed: int, *, again: bool) -> Ran:
     # In other processes, because a recording captures every file that SQLite opens in its own.
-    members = scratch.crew(RECORDINGS).members(RECORDINGS)
+    members = scratch.children(RECORDINGS).members(RECORDINGS)
     template = scratch.fresh()
     places = [Place(str(scratch.quick_folder() / f"{number}.db"), template.options) for number in range(RECORDINGS)]
     for number, (member, place) in enumerate(zip(members, places, strict=True)):
         shutil.copyfile(template.path, place.path)
-        member.say((work, (place, f"{seed}/{number}", again)))
-    wrong = [one for member in members for one in member.hear(MOST_S)]
+        member.send((work, (place, f"{seed}/{number}", again)))
+    wrong = [one for member in members for one in member.receive(MOST_S)]
     for place in places:
         forget(place.path)
     return Ran(RECORDINGS * IMAGES_A_RECORDING, tuple(wrong))
@@ -57,30 +57,30 @@ def _lose(scratch: Scratch, seed: int, *, again: bool) -> Ran:
 
 def work(port: Port, place: Place, seed: str, again: bool) -> None:
     """Report the problems of the images of one recording."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
-    names = [f"{SESSION}-{writer}" for writer in range(dice.choice(WRITERS))]
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    names = [f"{SESSION}-{writer}" for writer in range(rng.choice(WRITERS))]
     with place.open() as store:
         for name in names:
             turns.begin(store, name)
     before = {str(place.path): place.path.read_bytes()}
-    steps = record(place, dice, names, dice.randrange(2, 7))
+    steps = record(place, rng, names, rng.randrange(2, 7))
     tried = dict.fromkeys(names, 1) | {step.file: step.at + 1 for step in steps if step.what == "mark"}
     wrong: list[str] = []
-    for number, (told, left) in enumerate(images(before, steps, 1 if again else IMAGES_A_RECORDING, dice)):
+    for number, (reported, left) in enumerate(images(before, steps, 1 if again else IMAGES_A_RECORDING, rng)):
         image = lay_down(place, left, "image")
         if not again:
-            wrong += _judge(image, told, tried, continues=number % CONTINUES_EVERY == 0)
+            wrong += _judge(image, reported, tried, continues=number % CONTINUES_EVERY == 0)
             continue
         before = {f"{image.path}{name.removeprefix(str(place.path))}": content for name, content in left.items()}
-        recovery = record(image, dice, names, 0)
-        for inner, (_, rest) in enumerate(images(before, recovery, IMAGES_A_RECORDING, dice)):
+        recovery = record(image, rng, names, 0)
+        for inner, (_, rest) in enumerate(images(before, recovery, IMAGES_A_RECORDING, rng)):
             second = lay_down(image, rest, "again")
-            wrong += _judge(second, told, tried, continues=inner % CONTINUES_EVERY == 0)
+            wrong += _judge(second, reported, tried, continues=inner % CONTINUES_EVERY == 0)
         forget(image.path)
     port.send(wrong)
 
 
-def record(place: Place, dice: random.Random, names: Sequence[str], count: int) -> list[Step]:
+def record(place: Place, rng: random.Random, names: Sequence[str], count: int) -> list[Step]:
     """Record SQLite's writes while a store is opened, gets turns of several sessions concurrently, and is closed."""
     with Recording() as recording:
         with place.open() as store, ThreadPoolExecutor(len(names)) as threads:
@@ -92,8 +92,8 @@ def record(place: Place, dice: random.Random, names: Sequence[str], count: int) 
                 # Concurrent turns are committed in one group, and none may be acknowledged before all are stored.
                 for _ in threads.map(write, names):
                     pass
-                if dice.random() < 0.3:
-                    checkpoint(place, dice.choice(("PASSIVE", "RESTART", "TRUNCATE")))
+                if rng.random() < 0.3:
+                    checkpoint(place, rng.choice(("PASSIVE", "RESTART", "TRUNCATE")))
         return recording.steps
 
 
@@ -114,12 +114,12 @@ def lay_down(place: Place, left: dict[str, bytes], name: str) -> Place:
     return Place(str(path), place.options)
 
 
-def _judge(image: Place, told: dict[str, int], tried: dict[str, int], *, continues: bool) -> list[str]:
+def _judge(image: Place, reported: dict[str, int], tried: dict[str, int], *, continues: bool) -> list[str]:
     wrong: list[str] = []
     try:
         with image.open() as store:
             for name, most in tried.items():
-                wrong += turns.check(store, name, told.get(name, 0), most)
+                wrong += turns.check(store, name, reported.get(name, 0), most)
             if continues:
                 wrong += unsound(store)
             else:
@@ -130,7 +130,7 @@ def _judge(image: Place, told: dict[str, int], tried: dict[str, int], *, continu
     return wrong
 
 
-def obstacle(_: Scratch) -> str | None:
+def skip_reason(_: Scratch) -> str | None:
     """Return why the fault cannot run: SQLite's VFS must be the one for Unix."""
     return None if BASE in apsw.vfs_names() else f"SQLite has no layer named {BASE!r} here"
 
@@ -142,7 +142,7 @@ POWER_LOSS = Fault(
     {"sqlite": Numbers(400, 50_000)},
     lose_power,
     unit="images",
-    obstacle=obstacle,
+    skip_reason=skip_reason,
 )
 
 POWER_LOSS_AGAIN = Fault(
@@ -152,5 +152,5 @@ POWER_LOSS_AGAIN = Fault(
     {"sqlite": Numbers(200, 10_000)},
     lose_power_again,
     unit="images",
-    obstacle=obstacle,
+    skip_reason=skip_reason,
 )

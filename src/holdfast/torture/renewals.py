@@ -27,9 +27,9 @@ CLAIMER, HOLDER = "claimer", "holder"
 def renew_behind_held_row(scratch: Scratch, seed: int) -> Ran:
     """Let a claim wait for the session's queue across the old end of the lease or claim that blocks it."""
     assert isinstance(scratch, PostgresScratch)
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
-    by_lease, renews, exclusive = dice.random() < 0.5, dice.random() < 0.8, dice.random() < 0.5
+    by_lease, renews, exclusive = rng.random() < 0.5, rng.random() < 0.8, rng.random() < 0.5
     with place.open() as holder, place.open() as claimer:
         for number in (1, 2):
             holder.queue.enqueue(holdfast.WorkDraft(session_id=SESSION, payloads=[number]))

@@ -13,7 +13,7 @@ from holdfast.torture.faults import Fault, Ran
 from holdfast.torture.places import Scratch
 
 VIOLATIONS_A_FAULT = 3
-"""A fault stops after this many runs with violations: more of them say nothing new."""
+"""A fault stops after this many runs with violations: more of them send nothing new."""
 
 
 MOST_UNJUDGED = 20
@@ -70,7 +70,7 @@ def run_fault(
 ) -> Result:
     """Run one fault until it has had its cases or its time."""
     began_s = time.monotonic()
-    skipped = obstacle(scratch, fault)
+    skipped = skip_reason(scratch, fault)
     cases = runs = 0
     violations: list[Violation] = []
     unjudged: list[str] = []
@@ -100,8 +100,8 @@ def run_fault(
     )  # fmt: skip
 
 
-def obstacle(scratch: Scratch, fault: Fault) -> str | None:
+def skip_reason(scratch: Scratch, fault: Fault) -> str | None:
     """Return why a fault cannot run here, or None."""
     if scratch.kind not in fault.numbers:
         return f"it does not apply to {'SQLite' if scratch.kind == 'sqlite' else 'PostgreSQL'}"
-    return fault.obstacle(scratch)
+    return fault.skip_reason(scratch)

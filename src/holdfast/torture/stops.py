@@ -8,16 +8,16 @@ import time
 import holdfast
 from holdfast.torture import workers
 from holdfast.torture.checkers.fences import Accepted, Acquired, check_fences
-from holdfast.torture.children import PATIENCE_S, Child
+from holdfast.torture.children import TIMEOUT_S, Child
 from holdfast.torture.clients import LEASED
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Scratch
 from holdfast.torture.soundness import unsound
 
 IN_THE_WAY_MS = 400
-"""Time that the heir waits for a database that the stopped process has locked, before that one is resumed."""
+"""Time that the successor waits for a database that the stopped process has locked, before that one is resumed."""
 
-TURNS_OF_THE_HEIR = 3
+TURNS_OF_THE_SUCCESSOR = 3
 
 MOST_LATE = 50
 """A holder that wrote this often after its lease was taken over will no longer be refused."""
@@ -25,31 +25,31 @@ MOST_LATE = 50
 
 def stop_holder(scratch: Scratch, seed: int) -> Ran:
     """Stop a holder, take its lease over, and resume it."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
-    ttl_ms = dice.randrange(50, 201)
+    ttl_ms = rng.randrange(50, 201)
     acquired: list[Acquired] = []
     accepted: list[Accepted] = []
-    with Child(workers.holder, place, ttl_ms) as child, place.impatient(IN_THE_WAY_MS).open() as store:
-        fence, answered_ns = child.hear()
+    with Child(workers.holder, place, ttl_ms) as child, place.with_lock_timeout(IN_THE_WAY_MS).open() as store:
+        fence, answered_ns = child.receive()
         acquired.append(Acquired(fence, answered_ns))
-        told: object = None
-        for _ in range(dice.randrange(3)):
-            told = told if told == "lost" else receive_write(child, accepted)
-        time.sleep(dice.uniform(0, 0.004))  # stop at a random moment
+        reported: object = None
+        for _ in range(rng.randrange(3)):
+            reported = reported if reported == "lost" else receive_write(child, accepted)
+        time.sleep(rng.uniform(0, 0.004))  # stop at a random moment
         child.stop()
         try:
-            heir = take_over(store)
-            acquired.append(Acquired(heir.fence, time.monotonic_ns()))
-            accepted += [_turn(store, heir) for _ in range(TURNS_OF_THE_HEIR)]
+            successor = take_over(store)
+            acquired.append(Acquired(successor.fence, time.monotonic_ns()))
+            accepted += [_turn(store, successor) for _ in range(TURNS_OF_THE_SUCCESSOR)]
         except holdfast.Unavailable:
             # It was stopped inside a transaction and has the database locked: a typed error, which ends when it
             # resumes.
             pass
         child.resume()
         late = 0
-        while told != "lost" and late < MOST_LATE:
-            told = receive_write(child, accepted)
+        while reported != "lost" and late < MOST_LATE:
+            reported = receive_write(child, accepted)
             late += 1
         wrong = [f"I5: {one}" for one in check_fences(acquired, accepted)]
         wrong += unsound(store)
@@ -58,18 +58,18 @@ def stop_holder(scratch: Scratch, seed: int) -> Ran:
 
 def receive_write(child: Child, accepted: list[Accepted]) -> object:
     """Return the holder's next message: an accepted write, or that it lost the lease."""
-    told = child.hear()
-    if told != "lost":
-        accepted.append(Accepted(*told))
-    return told
+    reported = child.receive()
+    if reported != "lost":
+        accepted.append(Accepted(*reported))
+    return reported
 
 
 def take_over(store: holdfast.BlockingStore) -> holdfast.leases.Lease:
     """Claim the lease as soon as it is free."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            return store.leases.claim(holdfast.leases.OnSession(LEASED), owner_id="heir", ttl_ms=600_000)
+            return store.leases.claim(holdfast.leases.OnSession(LEASED), owner_id="successor", ttl_ms=600_000)
         except holdfast.LeaseHeld:
             if time.monotonic() > deadline_s:
                 raise

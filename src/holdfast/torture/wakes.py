@@ -26,7 +26,7 @@ STOPPED = 0.8
 ASKING_S = (0.0002, 0.0016)
 """Time from the start of a wait until it queries the store for the event."""
 
-NEWS_S, LATE_NEWS_S = 0.006, 0.025
+NOTIFY_S, LATE_NOTIFY_S = 0.006, 0.025
 """Time in which the notification of an event usually, and almost always, reaches the waiter's process."""
 
 ANSWER_S = 10.0
@@ -35,12 +35,12 @@ ANSWER_S = 10.0
 
 def wait_for_events(scratch: Scratch, seed: int) -> Ran:
     """Let one process wait for an event while another appends it, again and again."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     kinds = [holdfast.events.EventType("note")]
     with place.open() as store:
         store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.processes.External(), event_types=kinds))
-    waiter, appender = scratch.crew(2).members(2)
+    waiter, appender = scratch.children(2).members(2)
     wrong: list[str] = []
     number = 0
     with ExitStack() as ends:
@@ -49,40 +49,40 @@ def wait_for_events(scratch: Scratch, seed: int) -> Ran:
         if proxy is not None:
             ends.enter_context(closing(proxy))
             seen_from = _apart(place, proxy)
-        waiter.say((workers.waiter, (seen_from,)))
+        waiter.send((workers.waiter, (seen_from,)))
         # Open it before anything is stopped: a process that is stopped while it opens a file locks all others out.
-        waiter.hear()
-        appender.say((workers.appender, (place,)))
+        waiter.receive()
+        appender.send((workers.appender, (place,)))
         for number in range(WAITS_A_RUN):
-            if proxy is not None and dice.random() < HELD:
+            if proxy is not None and rng.random() < HELD:
                 stored_ns = _while_answer_is_held(waiter, appender, proxy, number)
-            elif dice.random() < STOPPED:
-                stored_ns = _while_stopped(waiter, appender, number, dice.uniform(*ASKING_S))
+            elif rng.random() < STOPPED:
+                stored_ns = _while_stopped(waiter, appender, number, rng.uniform(*ASKING_S))
             else:
-                waiter.say(number)
-                appender.say(dice.uniform(0, 0.003))
-                stored_ns = appender.hear()
-            heard_ns = waiter.hear()
-            if heard_ns is None:
+                waiter.send(number)
+                appender.send(rng.uniform(0, 0.003))
+                stored_ns = appender.receive()
+            woke_ns = waiter.receive()
+            if woke_ns is None:
                 wrong.append(f"I8: event {number + 1} was stored, and its waiter did not wake")
                 break
-            if heard_ns - stored_ns > workers.SLEPT_MS * 1_000_000:
-                wrong.append(f"I8: a waiter for event {number + 1} woke {(heard_ns - stored_ns) // 1_000_000} ms late")
+            if woke_ns - stored_ns > workers.SLEPT_MS * 1_000_000:
+                wrong.append(f"I8: a waiter for event {number + 1} woke {(woke_ns - stored_ns) // 1_000_000} ms late")
                 break
-        waiter.say(None)
-        appender.say(None)
-        waiter.hear()
+        waiter.send(None)
+        appender.send(None)
+        waiter.receive()
     return Ran(number + 1, tuple(wrong))
 
 
 def _while_stopped(waiter: Child, appender: Child, number: int, asking_s: float) -> int:
     """Let the waiter's answer and the notification arrive together, in any order, however quick each is alone."""
-    waiter.say(number)
+    waiter.send(number)
     time.sleep(asking_s)  # chance decides whether it has queried already
     waiter.stop()
-    appender.say(0.0)
-    stored_ns: int = appender.hear()
-    time.sleep(NEWS_S)
+    appender.send(0.0)
+    stored_ns: int = appender.receive()
+    time.sleep(NOTIFY_S)
     waiter.resume()
     return stored_ns
 
@@ -90,12 +90,12 @@ def _while_stopped(waiter: Child, appender: Child, number: int, asking_s: float)
 def _while_answer_is_held(waiter: Child, appender: Child, proxy: Proxy, number: int) -> int:
     """Append the event after the waiter's query found none, and let the notification arrive before that answer."""
     proxy.hold()
-    waiter.say(number)
+    waiter.send(number)
     if not proxy.await_answer(ANSWER_S):
         raise Silent(f"the server did not answer the waiter in {ANSWER_S} s")
-    appender.say(0.0)
-    stored_ns: int = appender.hear()
-    time.sleep(LATE_NEWS_S)
+    appender.send(0.0)
+    stored_ns: int = appender.receive()
+    time.sleep(LATE_NOTIFY_S)
     proxy.release()
     return stored_ns
 

@@ -24,7 +24,7 @@ ORDERS = "orders"
 """The session and the process that the orders belong to."""
 
 CRASHES_A_STORE = 2
-LEAST_HEARD, MOST_HEARD = 5, 20
+LEAST_RECEIVED, MOST_RECEIVED = 5, 20
 """Numbers of orders that are acknowledged before a crash: any that is not on disk by then is lost."""
 
 PAGE = 1_000
@@ -32,38 +32,38 @@ PAGE = 1_000
 
 def crash_within(scratch: Scratch, seed: int) -> Ran:
     """Crash the server, or on SQLite kill the process, under an application with rows of its own."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     if scratch.kind == "sqlite":
-        return Ran(CRASHES_A_STORE, tuple(_run(scratch.fresh(), dice, None)))
+        return Ran(CRASHES_A_STORE, tuple(_run(scratch.fresh(), rng, None)))
     server = scratch.server()
     with PostgresScratch(server.url, scratch.folder) as own:
-        return Ran(CRASHES_A_STORE, tuple(_run(own.fresh(), dice, server)))
+        return Ran(CRASHES_A_STORE, tuple(_run(own.fresh(), rng, server)))
 
 
-def _run(place: Place, dice: random.Random, server: Any) -> list[str]:
+def _run(place: Place, rng: random.Random, server: Any) -> list[str]:
     wrong: list[str] = []
-    told: list[int] = []
+    reported: list[int] = []
     asyncio.run(_prepare(place))
     for _ in range(CRASHES_A_STORE):
-        with Child(application, place, max(told, default=0) + 1) as child:
-            told += [child.hear() for _ in range(dice.randrange(LEAST_HEARD, MOST_HEARD))]
+        with Child(application, place, max(reported, default=0) + 1) as child:
+            reported += [child.receive() for _ in range(rng.randrange(LEAST_RECEIVED, MOST_RECEIVED))]
             if server is not None:
                 server.stop("immediate")
-            told += child.kill()
+            reported += child.kill()
             if server is not None:
                 server.start()
         found = asyncio.run(_orders(place))
         with place.open() as store:
-            wrong += check(store, told, found)
+            wrong += check(store, reported, found)
             wrong += unsound(store)
         # An order that was stored and never acknowledged is not sent again.
-        told = found
+        reported = found
     return wrong
 
 
-def check(store: holdfast.BlockingStore, told: Sequence[int], found: Sequence[int]) -> list[str]:
+def check(store: holdfast.BlockingStore, reported: Sequence[int], found: Sequence[int]) -> list[str]:
     """Return the problems of a store beside which these orders were found, if these were acknowledged."""
-    lost = sorted(set(told) - set(found))
+    lost = sorted(set(reported) - set(found))
     wrong = [f"I1: the orders {lost} were acknowledged, and are gone"] if lost else []
     view = store.sessions.handle(ORDERS).load()
     kept: dict[str, list[Any]] = {
@@ -101,8 +101,8 @@ async def _place_orders(port: Port, place: Place, first: int) -> None:
 
 async def _place_order(store: holdfast.Store, caller: Caller, number: int) -> bool:
     """Run one transaction. Return False if the application rolled it back."""
-    dice = random.Random(number)  # noqa: S311 - the same number does the same
-    undone, part_undone = number % 4 == 0 and caller.undone != number, dice.random() < 0.5
+    rng = random.Random(number)  # noqa: S311 - the same number does the same
+    undone, part_undone = number % 4 == 0 and caller.undone != number, rng.random() < 0.5
     await caller.run("begin")
     within = store.within(caller.connection)
     await caller.run("insert_order", number)
@@ -183,7 +183,7 @@ async def _orders(place: Place) -> list[int]:
         return [row[0] for row in await caller.run("list_orders")]
 
 
-def obstacle(scratch: Scratch) -> str | None:
+def skip_reason(scratch: Scratch) -> str | None:
     """Return why it cannot be run here: on PostgreSQL a private server is needed."""
     return no_server(scratch) if scratch.kind == "postgres" else None
 
@@ -195,5 +195,5 @@ WITHIN_CRASH = Fault(
     {"sqlite": Numbers(6, 300), "postgres": Numbers(2, 60)},
     crash_within,
     unit="crashes",
-    obstacle=obstacle,
+    skip_reason=skip_reason,
 )

@@ -21,7 +21,7 @@ PIECES_A_KILL = 8
 SHARE_STOPPED = 0.3
 """Share of the faults that stop a worker until its claims have expired, instead of killing it."""
 BETWEEN_S = 0.08
-STRUCK = Terms(longest_s=0.2)
+LONG_CALLS = Terms(longest_s=0.2)
 """Calls that are long enough for most kills and stops to come in the middle of some."""
 SKEWED = 3
 WRONG_CLOCKS = Terms(lease_s=40, grace_s=20, longest_s=0.2, skew_s=3600.0)
@@ -41,16 +41,16 @@ SMALLEST_BYTES, LARGEST_BYTES = 40_000, 1_000_000
 
 def kill_workers(scratch: Scratch, seed: int) -> Ran:
     """Kill and stop workers of a pool, again and again, while it has work."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
-    return Ran(KILLS_A_POOL, tuple(_killed(scratch, scratch.fresh().unsynced(), dice, dice.choice(SIZES))))
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    return Ran(KILLS_A_POOL, tuple(_killed(scratch, scratch.fresh().unsynced(), rng, rng.choice(SIZES))))
 
 
-def _killed(scratch: Scratch, place: Place, dice: random.Random, size: int) -> list[str]:
-    with Pool(place, scratch.file("notes"), dice, size, STRUCK) as pool:
+def _killed(scratch: Scratch, place: Place, rng: random.Random, size: int) -> list[str]:
+    with Pool(place, scratch.file("notes"), rng, size, LONG_CALLS) as pool:
         for _ in range(KILLS_A_POOL):
             pool.give(PIECES_A_KILL)
-            time.sleep(dice.uniform(0, BETWEEN_S))  # strike at a random moment
-            if dice.random() < SHARE_STOPPED:
+            time.sleep(rng.uniform(0, BETWEEN_S))  # strike at a random moment
+            if rng.random() < SHARE_STOPPED:
                 pool.stop_one()
             else:
                 pool.kill_one()
@@ -61,8 +61,8 @@ def _killed(scratch: Scratch, place: Place, dice: random.Random, size: int) -> l
 
 def skew_clocks(scratch: Scratch, seed: int) -> Ran:
     """Let workers whose clocks are an hour ahead, an hour behind, and right share work. None takes it from another."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
-    with Pool(scratch.fresh(), scratch.file("notes"), dice, SKEWED, WRONG_CLOCKS) as pool:
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    with Pool(scratch.fresh(), scratch.file("notes"), rng, SKEWED, WRONG_CLOCKS) as pool:
         paced(pool, SKEWED * PIECES_A_RESTART, PIECE_EVERY_S, lambda _: None)
         return Ran(SKEWED, tuple(_undisturbed(pool)))
 
@@ -77,9 +77,9 @@ def _undisturbed(pool: Pool) -> list[str]:
 
 def restart_workers(scratch: Scratch, seed: int) -> Ran:
     """Restart all workers of a pool one after another under a steady load."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
-    size = dice.choice(SIZES)
-    with Pool(scratch.fresh().unsynced(), scratch.file("notes"), dice, size, GRACE) as pool:
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    size = rng.choice(SIZES)
+    with Pool(scratch.fresh().unsynced(), scratch.file("notes"), rng, size, GRACE) as pool:
 
         def restart(number: int) -> None:
             if number % PIECES_A_RESTART == PIECES_A_RESTART - 1:
@@ -91,16 +91,16 @@ def restart_workers(scratch: Scratch, seed: int) -> Ran:
 
 def crash_server(scratch: Scratch, seed: int) -> Ran:
     """Crash a private server under a pool of workers."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     server = scratch.server()
     with (
         PostgresScratch(server.url, scratch.folder) as own,
-        Pool(own.fresh(), scratch.file("notes"), dice, CRASHED_POOL, Terms(lease_s=2)) as pool,
+        Pool(own.fresh(), scratch.file("notes"), rng, CRASHED_POOL, Terms(lease_s=2)) as pool,
     ):
         for _ in range(CRASHES_A_POOL):
             pool.give(PIECES_A_KILL)
-            time.sleep(dice.uniform(0, BETWEEN_S))  # crash at a random moment
-            dice.choice(crashes.WAYS)(server)
+            time.sleep(rng.uniform(0, BETWEEN_S))  # crash at a random moment
+            rng.choice(crashes.WAYS)(server)
             pool.give(PIECES_A_KILL)
         pool.wait()
         pool.end()
@@ -111,16 +111,16 @@ def fill_disk(scratch: Scratch, seed: int) -> Ran:
     """Let the files of workers grow no more, at some size, and then give them room again."""
     import resource
 
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh().unsynced()
-    with Pool(place, scratch.file("notes"), dice, CRASHED_POOL, Terms(lease_s=2)) as pool:
+    with Pool(place, scratch.file("notes"), rng, CRASHED_POOL, Terms(lease_s=2)) as pool:
         for _ in range(FILLS_A_POOL):
             pool.give(PIECES_A_KILL)
-            most_bytes = dice.randrange(SMALLEST_BYTES, LARGEST_BYTES)
+            most_bytes = rng.randrange(SMALLEST_BYTES, LARGEST_BYTES)
             for size in (most_bytes, resource.RLIM_INFINITY):
                 for worker in pool.workers:
                     resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-                time.sleep(dice.uniform(0, FULL_S))  # for a random time
+                time.sleep(rng.uniform(0, FULL_S))  # for a random time
         pool.wait()
         pool.end()
         return Ran(FILLS_A_POOL, tuple(pool.judge()))
@@ -133,13 +133,13 @@ def no_limits(_: Scratch) -> str | None:
 
 def fail_over(scratch: Scratch, seed: int) -> Ran:
     """Kill a primary under a pool of workers, and promote its synchronous standby."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     with (
         failover.replicated(scratch) as (place, _, primary, standby),
-        Pool(place, scratch.file("notes"), dice, CRASHED_POOL, Terms(lease_s=2)) as pool,
+        Pool(place, scratch.file("notes"), rng, CRASHED_POOL, Terms(lease_s=2)) as pool,
     ):
         pool.give(PIECES_A_KILL)
-        time.sleep(dice.uniform(0, BETWEEN_S))  # die at a random moment
+        time.sleep(rng.uniform(0, BETWEEN_S))  # die at a random moment
         primary.stop("immediate")
         standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
         pool.give(PIECES_A_KILL)
@@ -150,12 +150,12 @@ def fail_over(scratch: Scratch, seed: int) -> Ran:
 
 def kill_pooled(scratch: Scratch, seed: int) -> Ran:
     """Kill and stop workers that reach their server through PgBouncer."""
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    rng = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     with (
         poolers.pooler(scratch.server()) as url,
         PostgresScratch(url, scratch.folder, pooler="transaction") as own,
     ):
-        return Ran(KILLS_A_POOL, tuple(_killed(scratch, own.fresh(), dice, CRASHED_POOL)))
+        return Ran(KILLS_A_POOL, tuple(_killed(scratch, own.fresh(), rng, CRASHED_POOL)))
 
 
 KILLED_WORKER = Fault(
@@ -192,7 +192,7 @@ CRASHED_WORKER = Fault(
     {"postgres": Numbers(2, 200)},
     crash_server,
     unit="crashes",
-    obstacle=no_server,
+    skip_reason=no_server,
 )
 
 CROWDED_WORKER = Fault(
@@ -202,7 +202,7 @@ CROWDED_WORKER = Fault(
     {"sqlite": Numbers(3, 200)},
     fill_disk,
     unit="sizes",
-    obstacle=no_limits,
+    skip_reason=no_limits,
 )
 
 FAILED_OVER_WORKER = Fault(
@@ -212,7 +212,7 @@ FAILED_OVER_WORKER = Fault(
     {"postgres": Numbers(0, 40)},
     fail_over,
     unit="failovers",
-    obstacle=failover.obstacle,
+    skip_reason=failover.skip_reason,
 )
 
 POOLED_WORKER = Fault(
@@ -222,5 +222,5 @@ POOLED_WORKER = Fault(
     {"postgres": Numbers(0, 200)},
     kill_pooled,
     unit="kills and stops",
-    obstacle=poolers.obstacle,
+    skip_reason=poolers.skip_reason,
 )

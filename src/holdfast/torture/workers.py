@@ -15,7 +15,7 @@ from holdfast.events import ProcessEvent
 from holdfast.leases import OnSession
 from holdfast.sessions import ActivePath
 from holdfast.torture import turns
-from holdfast.torture.children import PATIENCE_S, Port
+from holdfast.torture.children import TIMEOUT_S, Port
 from holdfast.torture.clients import LEASED, LOG, Client
 from holdfast.torture.places import Place
 
@@ -154,26 +154,26 @@ def _until_stored(session: holdfast.blocking.Session, turn: holdfast.Commit, num
         try:
             return session.commit(turn).revision
         except holdfast.Unavailable as error:
-            told = error
-        if told.outcome == "not_applied":
-            again(lambda: believe(session, number, told))
-        raise told
+            reported = error
+        if reported.outcome == "not_applied":
+            again(lambda: check_not_applied(session, number, reported))
+        raise reported
 
     revision = again(once)
     assert revision is not None
     return revision
 
 
-def believe(session: holdfast.blocking.Session, number: int, told: holdfast.Unavailable) -> None:
+def check_not_applied(session: holdfast.blocking.Session, number: int, reported: holdfast.Unavailable) -> None:
     """Raise `Lie` if a turn that was reported as not applied is stored."""
     view = session.load(ActivePath(last=1))
     if view is not None and view.revision >= number:
-        raise Lie(f"turn {number} was reported as not applied, and is stored: {told}")
+        raise Lie(f"turn {number} was reported as not applied, and is stored: {reported}")
 
 
 def again(call: Callable[[], T]) -> T:
-    """Retry a call while the database is unavailable, for half of `PATIENCE_S`, then raise its error."""
-    deadline_s = time.monotonic() + PATIENCE_S / 2
+    """Retry a call while the database is unavailable, for half of `TIMEOUT_S`, then raise its error."""
+    deadline_s = time.monotonic() + TIMEOUT_S / 2
     while True:
         try:
             return call()

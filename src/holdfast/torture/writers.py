@@ -18,37 +18,37 @@ class Writers:
     def __init__(self, place: Place, names: Sequence[str]) -> None:
         self._place = place
         self._children = {name: Child(workers.persistent_writer, place, name) for name in names}
-        self._told: dict[str, list[int]] = {name: [] for name in names}
+        self._reported: dict[str, list[int]] = {name: [] for name in names}
         self._wrong: list[str] = []
 
-    def hear(self, count: int) -> None:
+    def receive(self, count: int) -> None:
         """Wait until each writer got this many more turns acknowledged, or lost one."""
         for name, child in self._children.items():
             if not self._wrong:
                 for _ in range(count):
-                    self._note(name, child.hear())
+                    self._note(name, child.receive())
 
-    def _note(self, name: str, told: int | str) -> None:
-        if isinstance(told, int):
-            self._told[name].append(told)
+    def _note(self, name: str, reported: int | str) -> None:
+        if isinstance(reported, int):
+            self._reported[name].append(reported)
         else:
-            self._wrong.append(f"{told} ({name})")
+            self._wrong.append(f"{reported} ({name})")
 
     def end(self) -> None:
         """Kill all writers."""
         for name, child in self._children.items():
-            for told in child.kill():
-                self._note(name, told)
+            for reported in child.kill():
+                self._note(name, reported)
 
     def judge(self) -> list[str]:
         """Return the problems of the stored turns."""
         wrong = self._wrong
         with self._place.open() as store:
-            for name, told in self._told.items():
-                last = told[-1] if told else 0
+            for name, reported in self._reported.items():
+                last = reported[-1] if reported else 0
                 wrong += turns.check(store, name, last, last + 1, settled=False)
-                if told != [*range(1, len(told) + 1)]:
-                    wrong.append(f"I4: the writer of {name} got revisions {told}")
+                if reported != [*range(1, len(reported) + 1)]:
+                    wrong.append(f"I4: the writer of {name} got revisions {reported}")
             wrong += unsound(store)
         return wrong
 

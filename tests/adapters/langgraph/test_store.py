@@ -33,17 +33,17 @@ FILTERS: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_answer_is_that_of_the_store_in_memory(url: str, seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     theirs = InMemoryStore()
 
     def namespace() -> tuple[str, ...]:
-        return tuple(dice.choices(LABELS, k=dice.randint(1, 3)))
+        return tuple(rng.choices(LABELS, k=rng.randint(1, 3)))
 
     used = [namespace() for _ in range(6)]
     with HoldfastStore(url) as ours:
         for _ in range(50):
-            place, key = dice.choice(used), dice.choice(("k1", "k!2", "k.3"))
-            value = {"n": dice.randint(0, 4), "tags": ["a", dice.randint(0, 1)], "deep": {"n": dice.randint(0, 1)}}
+            place, key = rng.choice(used), rng.choice(("k1", "k!2", "k.3"))
+            value = {"n": rng.randint(0, 4), "tags": ["a", rng.randint(0, 1)], "deep": {"n": rng.randint(0, 1)}}
             for store in (theirs, ours):
                 if value["n"] == 4:
                     store.delete(place, key)
@@ -51,10 +51,10 @@ def test_every_answer_is_that_of_the_store_in_memory(url: str, seed: int) -> Non
                     store.put(place, key, value)
             first, second = theirs.get(place, key), ours.get(place, key)
             assert (first and first.value) == (second and second.value)
-            prefix, wanted = place[: dice.randint(0, len(place))], dice.choice(FILTERS)
+            prefix, wanted = place[: rng.randint(0, len(place))], rng.choice(FILTERS)
             found = [store.search(prefix, filter=wanted, limit=100) for store in (theirs, ours)]
             assert named(found[0]) == named(found[1])
-            depth, shape = dice.choice((None, 1, 2)), dice.choice(used)
+            depth, shape = rng.choice((None, 1, 2)), rng.choice(used)
             listed = [
                 store.list_namespaces(prefix=("*", *shape[1:2]), suffix=("*",), max_depth=depth, limit=50)
                 for store in (_with_items(theirs), ours)

@@ -89,12 +89,12 @@ async def _pool(url: str) -> Any:
 @pytest.fixture(params=["our pool", "the caller's pool"])
 def losable(clean_postgres_url: str, loop: EventLoop, request: pytest.FixtureRequest) -> Iterator[Losable]:
     made = Losable(clean_postgres_url, loop, request.param)
-    furnish(made)
+    fill(made)
     yield made
     made.close()
 
 
-def furnish(losable: Losable) -> None:
+def fill(losable: Losable) -> None:
     losable.do(commit(turn_id="t1"))
     losable.do(commit("warm"))
     types = [holdfast.events.EventType("progress")]

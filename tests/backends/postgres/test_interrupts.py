@@ -41,7 +41,7 @@ def interrupted(call, longest_s):
     global armed
     try:
         armed = True
-        signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-5, longest_s))
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, longest_s))
         return call()
     except Alarm:
         return None
@@ -58,7 +58,7 @@ def unraisable(told):
 
 sys.unraisablehook = unraisable
 signal.signal(signal.SIGALRM, ring)
-dice = random.Random(7)
+rng = random.Random(7)
 with holdfast.open_blocking(url) as store:
     store.sessions.create("chat")
     for number in range(calls):

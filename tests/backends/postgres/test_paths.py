@@ -34,8 +34,8 @@ class Model:
 def test_a_path_of_any_graph_is_the_one_that_parents_make(
     clean_postgres_url: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    dice = random.Random(seed)
-    monkeypatch.setattr(prefetch, "PATH_NODES", dice.choice((4, 12, 5_000)))
+    rng = random.Random(seed)
+    monkeypatch.setattr(prefetch, "PATH_NODES", rng.choice((4, 12, 5_000)))
     with holdfast.open_blocking(clean_postgres_url) as store, holdfast.open_blocking(clean_postgres_url) as other:
         name, model = "chat", Model()
         session = store.sessions.create(name)
@@ -43,29 +43,29 @@ def test_a_path_of_any_graph_is_the_one_that_parents_make(
         own = set[str]()
         for step in range(30):
             known = [one for one in model.parents if one not in model.hidden]
-            added = [f"n{step}-{index}" for index in range(dice.randint(1, 4))]
-            first = leaf if dice.random() < 0.6 or not known else dice.choice([*known, None])
+            added = [f"n{step}-{index}" for index in range(rng.randint(1, 4))]
+            first = leaf if rng.random() < 0.6 or not known else rng.choice([*known, None])
             parents = dict(zip(added, [first, *added], strict=False))
             nodes = [holdfast.Node(one, parent=parents[one], payload={"step": step}) for one in added]
             model.parents |= parents
             own.update(added)
-            if dice.random() < 0.3 and known:
+            if rng.random() < 0.3 and known:
                 session.add_nodes(nodes)
             else:
-                leaf = dice.choice([added[-1], dice.choice([*known, *added])])
+                leaf = rng.choice([added[-1], rng.choice([*known, *added])])
                 session.commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf=leaf)))
             aside = [one for one in known if one in own and one not in model.path(leaf)]
-            if dice.random() < 0.3 and aside:
-                gone = dice.choice(aside)
+            if rng.random() < 0.3 and aside:
+                gone = rng.choice(aside)
                 model.hidden.add(gone)
                 session.tombstone([gone])
-            if dice.random() < 0.15:
+            if rng.random() < 0.15:
                 # A fork continues with keys of its own, and its path leads back into the keys of its origin.
                 name, origin = f"fork-{step}", name
                 session = store.sessions.fork(origin, into=name)
                 model.parents = {one: model.parents[one] for one in model.path(leaf)}
                 own.clear()
-            for last in dice.sample(LIMITS, 4):
+            for last in rng.sample(LIMITS, 4):
                 view = other.sessions.handle(name).load(ActivePath(last=last))
                 assert view is not None
                 whole = model.path(leaf)

@@ -87,7 +87,7 @@ def ground(postgres_database: Any, tmp_path_factory: pytest.TempPathFactory) -> 
     url, clock, shelf = postgres_database.url, ManualClock(1_000_000), tmp_path_factory.mktemp("shelf")
     administrator = postgres_database.administrator
     with holdfast.open_blocking(url, clock=clock) as store:
-        furnish(store, url, clock, shelf)
+        fill(store, url, clock, shelf)
         administrator.run("CREATE SCHEMA other_copy")
         for table in VICTIMS:
             administrator.run(f"CREATE TABLE other_copy.{table} AS TABLE holdfast.{table}")
@@ -101,7 +101,7 @@ def ground(postgres_database: Any, tmp_path_factory: pytest.TempPathFactory) -> 
     postgres_database.empty()
 
 
-def furnish(store: BlockingStore, url: str, clock: ManualClock, shelf: Path) -> None:
+def fill(store: BlockingStore, url: str, clock: ManualClock, shelf: Path) -> None:
     seed_sessions(store)
     seed_work(store)
     seed_processes(store)

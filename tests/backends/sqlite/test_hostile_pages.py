@@ -34,7 +34,7 @@ TREES = {
 """Tables and indexes, and the kind of page that the leaf of each is: of a table with row ids, or of an index."""
 
 
-def furnish(path: Path) -> None:
+def fill(path: Path) -> None:
     with holdfast.open_blocking(path) as store:
         session = store.sessions.create("chat")
         for number in range(3):
@@ -124,7 +124,7 @@ READINGS: dict[str, Read] = {
 @pytest.mark.parametrize("tree", TREES)
 def test_every_reading_of_pages_that_lead_to_each_other_ends(tmp_path: Path, tree: str) -> None:
     path = tmp_path / "state.db"
-    furnish(path)
+    fill(path)
     knot(path, tree)
     began = time.monotonic()
     outcomes: dict[str, object] = {}
@@ -142,7 +142,7 @@ def test_every_reading_of_pages_that_lead_to_each_other_ends(tmp_path: Path, tre
 
 def test_a_count_that_does_not_end_says_why(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    furnish(path)
+    fill(path)
     knot(path, "sessions")
     with holdfast.open_blocking(path) as store:
         with pytest.raises(holdfast.Corrupt, match="beyond what a file of this size can hold"):
@@ -154,7 +154,7 @@ def test_a_count_that_does_not_end_says_why(tmp_path: Path) -> None:
 
 def test_rows_that_come_again_and_again_do_not_fill_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    furnish(path)
+    fill(path)
     knot(path, "sessions_family")
     runner = StatementRunner(str(path), create=False, place=str(path))
     tracemalloc.start()

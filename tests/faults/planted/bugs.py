@@ -129,8 +129,8 @@ def unknown_told_as_not_applied(put: Set) -> None:
     """An error with an unknown outcome says that nothing was applied."""
     right = holdfast.Unavailable.__init__
 
-    def init(self: Any, message: str, **told: Any) -> None:
-        right(self, message, **{**told, "outcome": "not_applied"})
+    def init(self: Any, message: str, **reported: Any) -> None:
+        right(self, message, **{**reported, "outcome": "not_applied"})
 
     put(holdfast.Unavailable, "__init__", init)
 

@@ -444,7 +444,7 @@ class MaintenanceContract(Contract):
         assert store.maintenance.collect_garbage() == GarbageReport(0, 0, 0, 0)
 
     def test_stats_count_everything_there_is(self, store: BlockingStore, clock: ManualClock) -> None:
-        _furnish(store, clock)
+        _fill(store, clock)
         stats = _fields(store.maintenance.stats())
         del stats["schema_version"], stats["bytes_on_disk"]
         assert stats == {
@@ -458,7 +458,7 @@ class MaintenanceContract(Contract):
     def test_verification_reads_everything_and_changes_nothing(
         self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
-        _furnish(store, clock)
+        _fill(store, clock)
         before = bench.dump()
         report = store.maintenance.verify()
         assert bench.dump() == before
@@ -473,7 +473,7 @@ def _fields(stats: Stats) -> dict[str, int | None]:
     return {name: getattr(stats, name) for name in stats.__struct_fields__}
 
 
-def _furnish(store: BlockingStore, clock: ManualClock) -> None:
+def _fill(store: BlockingStore, clock: ManualClock) -> None:
     """Make one of everything."""
     chat = store.sessions.create("chat")
     turns(chat, 1, 2)

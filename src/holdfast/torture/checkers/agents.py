@@ -99,7 +99,7 @@ def _ended(agent: Sent, shown: Mapping[str, Shown]) -> Iterator[str]:
         return
     value = [_part(shown, link, word) for link, word in zip(links, agent.words, strict=True)]
     if last.value != value:
-        yield f"agent {agent.id} returned {last.value}, and its records say {value}"
+        yield f"agent {agent.id} returned {last.value}, and its records send {value}"
 
 
 def _part(shown: Mapping[str, Shown], link: str, word: int) -> list[Any]:

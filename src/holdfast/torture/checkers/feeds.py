@@ -76,11 +76,11 @@ def _looks(log: Sequence[Entry], history: Sequence[Call]) -> Iterator[str]:
     for call in appends:
         sent_ns.setdefault(frozen(call.given), call.sent_ns)
     # The highest place that any client knew, after each time.
-    told = [(call.answered_ns or 0, call.answer) for call in appends if call.outcome == "ok"]
-    told += [(call.answered_ns or 0, call.answer[-1][0]) for call in looks if call.answer]
-    told.sort()
-    times = [time_ns for time_ns, _ in told]
-    highest = [0, *accumulate((place for _, place in told), max)]
+    reported = [(call.answered_ns or 0, call.answer) for call in appends if call.outcome == "ok"]
+    reported += [(call.answered_ns or 0, call.answer[-1][0]) for call in looks if call.answer]
+    reported.sort()
+    times = [time_ns for time_ns, _ in reported]
+    highest = [0, *accumulate((place for _, place in reported), max)]
     for call in looks:
         after, limit = call.given
         seen = [Entry(*one) for one in call.answer]

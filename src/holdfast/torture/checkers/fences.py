@@ -35,10 +35,10 @@ def check_fences(acquired: Sequence[Acquired], accepted: Sequence[Accepted]) -> 
         if one.fence in fences:
             wrong.append(f"fence {one.fence} was given out twice")
         fences.add(one.fence)
-    told = sorted(acquired, key=lambda one: one.answered_ns)
-    times = [one.answered_ns for one in told]
+    reported = sorted(acquired, key=lambda one: one.answered_ns)
+    times = [one.answered_ns for one in reported]
     # The highest fence that any client knew, after each time.
-    known = [0, *accumulate((one.fence for one in told), max)]
+    known = [0, *accumulate((one.fence for one in reported), max)]
     highest = 0
     places: set[int] = set()
     for write in sorted(accepted, key=lambda write: write.place):

@@ -64,16 +64,16 @@ def check_queue(
     `written_at_ms` holds the time at which each revision was written, by the store's clock, as far as that is known.
     """
     wrong = [*_enqueued(history, end), *_claims(history)]
-    untold: TooWide | None = None
+    unjudged: TooWide | None = None
     for batch_id, calls in _lives(history, end):
         try:
             found = linearize(calls, Life(), partial(_step, written_at_ms))
         except TooWide as error:
-            untold = error
+            unjudged = error
         else:
             wrong += [] if found.ok else [f"the life of batch {batch_id} is {found}"]
-    if untold is not None and not wrong:
-        raise untold
+    if unjudged is not None and not wrong:
+        raise unjudged
     return wrong
 
 
@@ -175,13 +175,13 @@ def _claim(life: Life, call: Call) -> Iterator[Life]:
         yield Life("claimed", fence, claim_id, expires_at_ms, lapses)
 
 
-def _borne(life: Life, call: Call) -> bool:
+def _is_proven(life: Life, call: Call) -> bool:
     """Return whether the batch is held by the claim that is to be settled."""
     return life.stage == "claimed" and (life.claim_id, life.fence) == (call.given[0], call.given[1])
 
 
 def _complete(life: Life, call: Call, at_ms: int | None) -> Iterator[Life]:
-    held = _borne(life, call) and not life.lapsed
+    held = _is_proven(life, call) and not life.lapsed
     if call.outcome == "refused":
         if not held:
             yield life
@@ -192,12 +192,12 @@ def _complete(life: Life, call: Call, at_ms: int | None) -> Iterator[Life]:
 
 
 def _give_back(life: Life, call: Call) -> Iterator[Life]:
-    borne = _borne(life, call)
+    proven = _is_proven(life, call)
     most = len(call.given[2]) if call.outcome == "unknown" else call.answer
     # An expired claim can still be given back, as long as its batches were not claimed again.
-    if borne and most:
+    if proven and most:
         yield Life("pending", life.fence)
-    elif not borne and most < len(call.given[2]):
+    elif not proven and most < len(call.given[2]):
         yield life
 
 
@@ -211,7 +211,7 @@ def _cancel(life: Life, call: Call) -> Iterator[Life]:
 
 
 def _end(life: Life, call: Call) -> Iterator[Life]:
-    told = call.answer or "absent"
-    lapsed = told == "pending" and life.stage == "claimed" and life.lapses
-    if lapsed or (told == life.stage and not life.lapsed):
+    reported = call.answer or "absent"
+    lapsed = reported == "pending" and life.stage == "claimed" and life.lapses
+    if lapsed or (reported == life.stage and not life.lapsed):
         yield life
