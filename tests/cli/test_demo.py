@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.demo import script, stage
+from holdfast.demo import scenario, script
 
 ROOT = Path(__file__).resolve().parents[2]
 WHOLE = bool(os.environ.get("HOLDFAST_WHOLE"))
@@ -33,7 +33,7 @@ ANSWERS = SAID + TOOLS
 NODES = SAID + ANSWERS + TOOLS
 TOKENS = sum([6, 14, 9, 7, 12, 6, 10, 11])
 KEYS = {
-    *("ok", "session_id", "file", "seconds", "killings", "leases", "kept", "model_calls"),
+    *("ok", "session_id", "file", "seconds", "kills", "leases", "kept", "model_calls"),
     *("expected", "counted", "timeline"),
 }
 BUILD_LOG = ["step"] * 4 + ["signal.approve", "process.completed"]
@@ -55,16 +55,16 @@ def played(*arguments: object) -> Any:
     """Run the demo, which must succeed by its own count, and return its report."""
     done = play(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    said = json.loads(done.stdout)
-    assert set(said) == KEYS
-    assert said["ok"]
-    assert said["counted"] == said["expected"]
-    assert len(said["killings"]) == 2
-    assert said["model_calls"] >= ANSWERS
-    for lease in said["leases"]:
+    document = json.loads(done.stdout)
+    assert set(document) == KEYS
+    assert document["ok"]
+    assert document["counted"] == document["expected"]
+    assert len(document["kills"]) == 2
+    assert document["model_calls"] >= ANSWERS
+    for lease in document["leases"]:
         assert lease["refused"]
         assert lease["late_write_refused"]
-    return said
+    return document
 
 
 def check_store(store: holdfast.BlockingStore, session_id: str) -> None:
@@ -92,9 +92,9 @@ def check_store(store: holdfast.BlockingStore, session_id: str) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_or_done_twice_wherever_two_workers_are_killed(seed: int, tmp_path: Path) -> None:
     file = tmp_path / "agent.db"
-    said = played("--seed", seed, "--url", file)
+    document = played("--seed", seed, "--url", file)
     with holdfast.open_blocking(file) as store:
-        check_store(store, said["session_id"])
+        check_store(store, document["session_id"])
         assert store.maintenance.stats().settled_batches == SAID + JOBS
     connection = apsw.Connection(str(file))
     tables = ("nodes", "revisions", "events", "processes", "attachments", "occurrences", "deliveries")
@@ -113,10 +113,10 @@ def test_nothing_is_lost_or_done_twice_wherever_two_workers_are_killed(seed: int
 
 @pytest.mark.parametrize("seed", POSTGRES_SEEDS)
 def test_the_same_on_postgresql(seed: int, postgres_url: str) -> None:
-    said = played("--seed", seed, "--url", postgres_url)
-    assert said["file"] is None
+    document = played("--seed", seed, "--url", postgres_url)
+    assert document["file"] is None
     with holdfast.open_blocking(postgres_url, options=holdfast.PostgresOptions(schema="holdfast_demo")) as store:
-        check_store(store, said["session_id"])
+        check_store(store, document["session_id"])
 
 
 def test_the_demo_can_be_played_again_in_the_same_store(tmp_path: Path) -> None:
@@ -125,39 +125,39 @@ def test_the_demo_can_be_played_again_in_the_same_store(tmp_path: Path) -> None:
 
 
 def test_a_seed_kills_at_the_same_places_again_and_the_seeds_together_at_all_kinds_of_them() -> None:
-    def doomed(seed: int) -> list[stage.Place]:
-        return stage.Stage(None, {}, seed=seed, show=print)._doom  # type: ignore[arg-type]
+    def planned(seed: int) -> list[scenario.Place]:
+        return scenario.Scenario(None, {}, seed=seed, show=print)._kills_left  # type: ignore[arg-type]
 
-    assert doomed(5) == doomed(5)
-    reached = {place.place for seed in SEEDS for place in doomed(seed)}
+    assert planned(5) == planned(5)
+    reached = {place.place for seed in SEEDS for place in planned(seed)}
     assert reached >= {"thought", "claimed", "committed", "triggered", "built", "recorded"}
-    assert any(place.race for seed in SEEDS for place in doomed(seed))
+    assert any(place.race for seed in SEEDS for place in planned(seed))
 
 
 def test_without_a_seed_an_answer_is_started_over_and_a_run_continues(tmp_path: Path) -> None:
-    said = played("--url", tmp_path / "agent.db")
-    assert [(one["place"], one["name"]) for one in said["killings"]] == [
+    document = played("--url", tmp_path / "agent.db")
+    assert [(one["place"], one["name"]) for one in document["kills"]] == [
         ("acted", "message-1"),
         ("recorded", "nightly build"),
     ]
-    assert said["model_calls"] == ANSWERS + 2  # the two of the answer that was not committed
-    assert said["kept"] == 2
-    told = [one["what"] for one in said["timeline"]]
+    assert document["model_calls"] == ANSWERS + 2  # the two of the answer that was not committed
+    assert document["kept"] == 2
+    told = [one["what"] for one in document["timeline"]]
     assert "takes over message-1, fence 2" in told
     assert "takes over the nightly build, fence 2, recorded before: 2" in told
     assert sum("nightly build: built its" in line for line in told) == 3
 
 
 def test_a_worker_keeps_others_out_while_it_lives_and_is_kept_out_when_it_was_lost(tmp_path: Path) -> None:
-    said = played("--url", tmp_path / "agent.db")
-    assert [(one["worker"], one["on"]) for one in said["leases"]] == [
-        (said["timeline"][2]["who"], "session"),
-        (said["killings"][1]["worker"], "process"),
+    document = played("--url", tmp_path / "agent.db")
+    assert [(one["worker"], one["on"]) for one in document["leases"]] == [
+        (document["timeline"][2]["who"], "session"),
+        (document["kills"][1]["worker"], "process"),
     ]
-    told = [one["what"] for one in said["timeline"]]
+    told = [one["what"] for one in document["timeline"]]
     assert sum("LeaseHeld" in line for line in told) == 2
     assert [line.rpartition(": ")[2] for line in told if "late write" in line] == ["ClaimLost", "LeaseLost"]
-    assert said["counted"]["leases of the dead respected"] == 2
+    assert document["counted"]["leases of the dead respected"] == 2
 
 
 IMPATIENT = """
@@ -216,8 +216,8 @@ def test_it_takes_a_few_seconds(tmp_path: Path) -> None:
 # The text around the timeline.
 
 
-def commands_in(said: str) -> list[str]:
-    return said.partition("look into it")[2].partition(":\n")[2].splitlines()
+def commands_in(document: str) -> list[str]:
+    return document.partition("look into it")[2].partition(":\n")[2].splitlines()
 
 
 def run_printed(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -272,15 +272,15 @@ def test_its_commands_work_on_postgresql_and_print_no_password(run: Any, postgre
 
 
 def test_a_count_that_is_wrong_is_code_1(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "ONCE", {**script.ONCE, "nodes": 17})
+    monkeypatch.setattr(scenario, "ONCE", {**script.ONCE, "nodes": 17})
     file = tmp_path / "an agent.db"
-    said = run("demo", "--url", file)
-    assert said.code == 1
-    assert f"status --url '{file}'\n" in said.out
-    assert "nodes                                  16  WRONG, 17 expected\n" in said.out
-    assert "the count is wrong\n" in said.out
-    assert "nothing was lost" not in said.out
-    assert "\x1b" not in said.out
+    document = run("demo", "--url", file)
+    assert document.code == 1
+    assert f"status --url '{file}'\n" in document.out
+    assert "nodes                                  16  WRONG, 17 expected\n" in document.out
+    assert "the count is wrong\n" in document.out
+    assert "nothing was lost" not in document.out
+    assert "\x1b" not in document.out
 
 
 def test_the_count_notices_what_was_done_twice_and_what_was_lost(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_the_count_notices_what_was_done_twice_and_what_was_lost(tmp_path: Path)
 
     def counted(store: holdfast.BlockingStore) -> dict[str, int]:
         session = store.sessions.handle(session_id)
-        found = stage.count(store, session, [])
+        found = scenario.count(store, session, [])
         return {name: found[name] for name in found if found[name] != script.ONCE[name]}
 
     with holdfast.open_blocking(file) as store:
@@ -333,13 +333,13 @@ def test_an_agent_that_starts_work_beside_its_commit_is_caught(tmp_path: Path) -
     (tmp_path / "sitecustomize.py").write_text(f"URL = {str(file)!r}\n{FORGETFUL}")
     done = play("--url", file, "--json", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1, done.stderr
-    said = json.loads(done.stdout)
-    assert not said["ok"]
+    document = json.loads(done.stdout)
+    assert not document["ok"]
     # The answer that was made and not committed is made again, and starts a second build.
     # The number of that build's messages answered before the end varies.
-    assert said["counted"]["turns committed"] > SAID
-    assert said["counted"]["steps recorded"] > len(NIGHT_LOG) + len(BUILD_LOG) - 3
-    assert said["counted"]["conversation in order"] == 0
+    assert document["counted"]["turns committed"] > SAID
+    assert document["counted"]["steps recorded"] > len(NIGHT_LOG) + len(BUILD_LOG) - 3
+    assert document["counted"]["conversation in order"] == 0
 
 
 # Places and endings.
@@ -359,9 +359,9 @@ def test_the_store_of_the_environment_is_left_alone(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_store_that_workers_cannot_share_is_refused(run: Any, arguments: list[str], says: str) -> None:
-    said = run("demo", *arguments)
-    assert (said.code, said.out) == (2, "")
-    assert says in said.err
+    document = run("demo", *arguments)
+    assert (document.code, document.out) == (2, "")
+    assert says in document.err
 
 
 def workers_of(process: subprocess.Popen[Any]) -> list[int]:
@@ -395,18 +395,18 @@ def test_no_worker_outlives_the_demo(tmp_path: Path, ending: signal.Signals, cod
 
 def test_workers_get_their_nods_while_an_act_waits_for_the_store(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reported = threading.Event()
-    request, follow = stage.Stage._request, stage.Stage._follow
+    request, follow = scenario.Scenario._request, scenario.Scenario._follow
 
-    def followed(of: stage.Stage, actor: Any, said: dict[str, Any]) -> None:
-        follow(of, actor, said)
+    def followed(of: scenario.Scenario, worker: Any, document: dict[str, Any]) -> None:
+        follow(of, worker, document)
         reported.set()
 
-    def waits(of: stage.Stage) -> bool:
+    def waits(of: scenario.Scenario) -> bool:
         request(of)
         reported.clear()
         assert reported.wait(30), "no worker got a nod"
         return True
 
-    monkeypatch.setattr(stage.Stage, "_follow", followed)
-    monkeypatch.setattr(stage.Stage, "_request", waits)
+    monkeypatch.setattr(scenario.Scenario, "_follow", followed)
+    monkeypatch.setattr(scenario.Scenario, "_request", waits)
     assert run("demo").code == 0

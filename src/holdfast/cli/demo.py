@@ -1,4 +1,4 @@
-"""Plays the demo with a live timeline. Exits non-zero unless the final count is right."""
+"""Runs the demo with a live timeline. Exits non-zero unless the final count is right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.cli.terminal import counted
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.demo.stage import Moment, Report
+    from holdfast.demo.scenario import Entry, Report
 
 SCHEMA = "holdfast_demo"
 CONNECTIONS = 4
@@ -30,8 +30,8 @@ WHO = {"user": "bold", "clock": "bold", "worker-1": "cyan", "worker-2": "green",
 
 
 def demo(call: Call) -> int:
-    """Play once, from an empty session to the count."""
-    from holdfast.demo.stage import Stage, Stalled
+    """Run once, from an empty session to the count."""
+    from holdfast.demo.scenario import Scenario, Stalled
 
     # HOLDFAST_URL is ignored: the demo must not write into a store that was meant for something else.
     if call.options.url == "":
@@ -42,9 +42,9 @@ def demo(call: Call) -> int:
     settings = _settings(call, url)
     options = holdfast.PostgresOptions(**settings) if settings else None
 
-    def show(moment: Moment) -> None:
+    def show(entry: Entry) -> None:
         if not call.options.json:
-            _line(call, moment)
+            _line(call, entry)
 
     if not call.options.json:
         for line in INTRODUCTION:
@@ -52,9 +52,9 @@ def demo(call: Call) -> int:
         call.terminal.line("")
 
     with holdfast.open_blocking(url, options=options) as store:
-        stage = Stage(store, {"url": url, "postgres": settings}, seed=call.options.seed, show=show)
+        scenario = Scenario(store, {"url": url, "postgres": settings}, seed=call.options.seed, show=show)
         try:
-            report = stage.perform()
+            report = scenario.run()
         except Stalled as stalled:
             raise Refused(str(stalled)) from None
     if call.options.json:
@@ -80,15 +80,15 @@ def _settings(call: Call, url: str) -> dict[str, Any] | None:
     return {"schema": schema, "pooler": pooler, "max_connections": CONNECTIONS}
 
 
-def _line(call: Call, moment: Moment) -> None:
+def _line(call: Call, entry: Entry) -> None:
     from textwrap import wrap
 
     columns = max((call.terminal.columns or LONGEST) - PREFIX_COLUMNS, PREFIX_COLUMNS)
-    first, *rest = wrap(moment.what, columns)
-    who = (f"{moment.who:9} ", WHO.get(moment.who, "dim"))
-    call.terminal.line((f"{moment.at_s:6.2f} s  ", "dim"), who, (first, moment.tone) if moment.tone else first)
+    first, *rest = wrap(entry.what, columns)
+    who = (f"{entry.who:9} ", WHO.get(entry.who, "dim"))
+    call.terminal.line((f"{entry.at_s:6.2f} s  ", "dim"), who, (first, entry.style) if entry.style else first)
     for line in rest:
-        call.terminal.line(" " * PREFIX_COLUMNS, (line, moment.tone) if moment.tone else line)
+        call.terminal.line(" " * PREFIX_COLUMNS, (line, entry.style) if entry.style else line)
     call.terminal.flush()
 
 
@@ -108,7 +108,7 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
     answers = len(LINES)
     line("")
     line(
-        f"{counted(len(report.killings), 'worker')} killed, {_leases(report)}, "
+        f"{counted(len(report.kills), 'worker')} killed, {_leases(report)}, "
         f"{counted(report.kept, 'recorded step')} kept,"
     )
     line(f"model asked {counted(report.model_calls, 'time')} for {counted(answers, 'answer')}, {report.seconds:.1f} s")
@@ -169,7 +169,7 @@ def _document(url: str, report: Report) -> dict[str, object]:
         "session_id": report.session_id,
         "file": None if url.startswith(POSTGRES) else url,
         "seconds": report.seconds,
-        "killings": [one._asdict() for one in report.killings],
+        "kills": [one._asdict() for one in report.kills],
         "leases": [
             {
                 "worker": one.worker,
@@ -210,7 +210,7 @@ COMMANDS = (
             ),
         ),
         ("holdfast demo", "holdfast demo --seed 7", "holdfast demo --url postgresql://app@db/agents"),
-        "An object: `ok`, `session_id`, `file` (null on PostgreSQL), `seconds`, `killings` (each with `worker`, "
+        "An object: `ok`, `session_id`, `file` (null on PostgreSQL), `seconds`, `kills` (each with `worker`, "
         "`place`, `name`, `race`, `at_s`), `leases` (what the dead held, each with `worker`, `on`, `fence`, "
         "`refused`, `late_write_refused`), `kept` (recorded steps), `model_calls`, `expected` "
         "and `counted` (numbers by name), `timeline` (each with `at_s`, `who`, `what`).",

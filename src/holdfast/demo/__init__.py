@@ -1,1 +1,1 @@
-"""The demo: an agent to copy, a script for it, and a stage that kills its workers and counts the result."""
+"""The demo: an agent to copy, a script for it, and a scenario that kills its workers and counts the result."""

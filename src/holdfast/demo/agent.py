@@ -26,7 +26,7 @@ worker = holdfast.Worker("agent.db")
 @worker.turn(retry=Retry(5, backoff_s=1))
 def reply(turn: Turn) -> None:
     """Ask the model and run the tools that it calls, until it calls none."""
-    message = heard(turn)
+    message = incoming(turn)
     turn.add(message, kind=message["role"])
     while True:
         answer = model(turn.messages)
@@ -39,7 +39,7 @@ def reply(turn: Turn) -> None:
             return
 
 
-def heard(turn: Turn) -> Message:
+def incoming(turn: Turn) -> Message:
     """Return the message to answer: a build's end, or one that was sent."""
     if turn.ended is None:
         sent: Message = turn.input
@@ -52,14 +52,14 @@ def heard(turn: Turn) -> Message:
 def model(messages: list[Message]) -> Message:
     """Answer the last message, and name tools to call. Your model goes here."""
     last = messages[-1]
-    cues = {
+    starts = {
         "user: Build": "start_build",
         "user: Every night": "build_each_night",
         "process: The": "attach_notes",
     }
-    said = f"{last['role']}: {last['text']}"
-    calls = [tool for cue, tool in cues.items() if said.startswith(cue)]
-    answer = {"role": "assistant", "text": f"I see: {said}", "calls": calls}
+    line = f"{last['role']}: {last['text']}"
+    calls = [tool for start, tool in starts.items() if line.startswith(start)]
+    answer = {"role": "assistant", "text": f"I see: {line}", "calls": calls}
     return {**answer, "model": "some-model", "tokens": 7}
 
 

@@ -10,7 +10,7 @@ MESSAGES = {
     "message-1": "Please build the release notes, and tell me when they are ready.",
     "message-2": "Please do that every night.",
 }
-MANNERS = ("Gladly.", "Sure.", "Of course.")
+OPENINGS = ("Gladly.", "Sure.", "Of course.")
 """The model chooses one at random, as a real model varies its words. The choice is stored once."""
 
 # Start of the last message -> the model's text, the tools that it calls, and its tokens.
@@ -68,7 +68,7 @@ RACE = "while it sent the commit, which may have arrived or not"
 def model(conversation: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the script's answer to the last message, with tool calls and tokens."""
     last = conversation[-1]
-    said = f"{last['role']}: {last['text']}"
-    text, tools, tokens = next(line for cue, line in LINES.items() if said.startswith(cue))
-    manner = random.choice(MANNERS)  # noqa: S311 - not a secret
-    return {"role": "assistant", "text": f"{manner} {text}", "calls": list(tools), "model": MODEL, "tokens": tokens}
+    line = f"{last['role']}: {last['text']}"
+    text, tools, tokens = next(answer for start, answer in LINES.items() if line.startswith(start))
+    opening = random.choice(OPENINGS)  # noqa: S311 - not a secret
+    return {"role": "assistant", "text": f"{opening} {text}", "calls": list(tools), "model": MODEL, "tokens": tokens}

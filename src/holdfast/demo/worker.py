@@ -1,4 +1,4 @@
-"""A worker process of the demo: reports each point at which the stage may kill it, and waits there."""
+"""A worker process of the demo: reports each point at which the scenario may kill it, and waits there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLACES = {"session.commit": "committed", "events.append": "recorded", "processes
 
 
 class Line:
-    """The connection to the stage. After each report, it waits until the stage lets it continue."""
+    """The connection to the scenario. After each report, it waits until the scenario lets it continue."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -38,8 +38,8 @@ class Line:
             sys.stdout.flush()
             self._permits.acquire()
 
-    def hear(self) -> None:
-        """Read permits until the stage closes the stream, then end abruptly, like a kill."""
+    def read_permits(self) -> None:
+        """Read permits until the scenario closes the stream, then end abruptly, like a kill."""
         for _ in sys.stdin:
             self._permits.release()
         os._exit(0)
@@ -91,7 +91,7 @@ class Line:
 
 
 def secret(claim: holdfast.WorkClaim | holdfast.leases.Lease) -> dict[str, Any]:
-    """Return the proof of a claim. Only the stage gets it, to act as a worker that was believed dead."""
+    """Return the proof of a claim. Only the scenario gets it, to act as a worker that was believed dead."""
     return {"token": str(claim.token), "fence": claim.fence}
 
 
@@ -115,7 +115,7 @@ def watched(store: holdfast.Store, line: Line, owner: str) -> holdfast.Worker:
 
 
 async def serve(given: dict[str, Any], line: Line) -> None:
-    """Work until the stage is gone."""
+    """Work until the scenario is gone."""
     options = holdfast.PostgresOptions(**given["postgres"]) if given["postgres"] else None
     async with holdfast.open(given["url"], options=options, observe=line) as store:
         await watched(store, line, given["owner"]).serve()
@@ -125,7 +125,7 @@ def main() -> None:
     """Read the store's address, then work."""
     given = json.loads(sys.stdin.readline())
     line = Line()
-    threading.Thread(target=line.hear, daemon=True).start()
+    threading.Thread(target=line.read_permits, daemon=True).start()
     asyncio.run(serve(given, line))
 
 

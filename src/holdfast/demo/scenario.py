@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import holdfast
 from holdfast.demo.script import MEANING, MESSAGES, ONCE, RACE, TRANSCRIPT
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 LOOK_S = 0.1
 RACE_S = 0.004
 WORKERS = 2
@@ -48,16 +48,16 @@ Proof: TypeAlias = holdfast.queue.WorkCompletion | holdfast.leases.Lease
 """The proof that a worker holds a turn or a run."""
 
 
-class Moment(NamedTuple):
+class Entry(NamedTuple):
     """One line of the timeline."""
 
     at_s: float
     who: str
     what: str
-    tone: str = ""
+    style: str = ""
 
 
-class Killing(NamedTuple):
+class Kill(NamedTuple):
     """A worker that was killed, and the place."""
 
     worker: str
@@ -88,14 +88,14 @@ class Report(NamedTuple):
 
     session_id: str
     seconds: float
-    killings: list[Killing]
+    kills: list[Kill]
     leases: list[Held]
     kept: int
     """Recorded steps that a worker found when it took over a run."""
     model_calls: int
     expected: dict[str, int]
     counted: dict[str, int]
-    timeline: list[Moment]
+    timeline: list[Entry]
 
     @property
     def ok(self) -> bool:
@@ -107,15 +107,17 @@ class Stalled(Exception):
     """The demo did not end."""
 
 
-class Actor:
+class WorkerProcess:
     """A worker process, and its reports as they arrive."""
 
-    def __init__(self, name: str, setting: dict[str, Any], heard: queue.SimpleQueue[tuple[Actor, str]]) -> None:
+    def __init__(
+        self, name: str, setting: dict[str, Any], reports: queue.SimpleQueue[tuple[WorkerProcess, str]]
+    ) -> None:
         self.name = name
         self.asked = 0
         self.killed = False
         self.holds: dict[str, Proof] = {}
-        # A POSIX session of its own: Ctrl-C reaches only the stage, which then ends the workers.
+        # A POSIX session of its own: Ctrl-C reaches only the scenario, which then ends the workers.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "holdfast.demo.worker"],
             stdin=subprocess.PIPE,
@@ -124,15 +126,15 @@ class Actor:
             start_new_session=True,
         )
         self.resume(json.dumps({**setting, "owner": name}))
-        self._ear = threading.Thread(target=self._listen, args=(heard,), daemon=True)
-        self._ear.start()
+        self._reader = threading.Thread(target=self._listen, args=(reports,), daemon=True)
+        self._reader.start()
 
-    def _listen(self, heard: queue.SimpleQueue[tuple[Actor, str]]) -> None:
+    def _listen(self, reports: queue.SimpleQueue[tuple[WorkerProcess, str]]) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                heard.put((self, line))
-        heard.put((self, ""))
+                reports.put((self, line))
+        reports.put((self, ""))
 
     def resume(self, line: str = "") -> None:
         """Let the worker continue."""
@@ -149,7 +151,7 @@ class Actor:
         self._process.send_signal(signal.SIGKILL)
         self._close()
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """End the worker."""
         if not self.killed:
             self.killed = True
@@ -158,7 +160,7 @@ class Actor:
 
     def _close(self) -> None:
         self._process.wait()
-        self._ear.join()
+        self._reader.join()
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
@@ -166,7 +168,7 @@ class Actor:
             return
 
 
-class Stage:
+class Scenario:
     """One run of the demo."""
 
     def __init__(
@@ -175,53 +177,53 @@ class Stage:
         setting: dict[str, Any],
         *,
         seed: int | None = None,
-        show: Callable[[Moment], None],
+        show: Callable[[Entry], None],
     ) -> None:
         self._store = store
         self._session_id = f"demo-{secrets.token_hex(3)}"
         self._setting = {**setting, "session": self._session_id}
-        self._chance = random.Random(seed)  # noqa: S311 - a seed must give the same places again
-        self._doom = list(FIRST) if seed is None else self._chance.sample(PLACES, k=2)
+        self._rng = random.Random(seed)  # noqa: S311 - a seed must give the same places again
+        self._kills_left = list(FIRST) if seed is None else self._rng.sample(PLACES, k=2)
         self._show = show
         self._began_s = time.monotonic()
-        self._heard: queue.SimpleQueue[tuple[Actor, str]] = queue.SimpleQueue()
-        self._actors: list[Actor] = []
+        self._reports: queue.SimpleQueue[tuple[WorkerProcess, str]] = queue.SimpleQueue()
+        self._workers: list[WorkerProcess] = []
         self._reached: dict[str, int] = {}
         self._labels: dict[str, str] = {}
         self._batches: set[tuple[str, str]] = set()
-        self._timeline: list[Moment] = []
-        self._killings: list[Killing] = []
+        self._timeline: list[Entry] = []
+        self._kills: list[Kill] = []
         self._held: list[Held] = []
         self._kept = 0
-        self._acts = [self._request, self._approval, self._second_request, self._night, self._curtain]
+        self._phases = [self._request, self._approval, self._second_request, self._night, self._is_over]
 
-    # The play.
+    # The scenario.
 
-    def perform(self) -> Report:
-        """Play from the first message to the count."""
+    def run(self) -> Report:
+        """Run from the first message to the count."""
         session = self._store.sessions.create(self._session_id, name="The demo", model="scripted-1")
-        self._tell("store", f"session {self._session_id}", "dim")
+        self._log("store", f"session {self._session_id}", "dim")
         try:
             for _ in range(WORKERS):
-                self._hire()
-            while self._acts:
+                self._start_worker()
+            while self._phases:
                 self._listen()
-                if self._play(self._acts[0]):
-                    del self._acts[0]
+                if self._wait_for(self._phases[0]):
+                    del self._phases[0]
             while self._listen():
-                pass  # reports that arrived during the last act
+                pass  # reports that arrived during the last phase
         finally:
-            for actor in self._actors:
-                actor.dismiss()
+            for worker in self._workers:
+                worker.stop()
         # A race may have let the commit of the dead worker arrive: then no other took over, and it is tried here.
         self._held = [one if one.late_write_refused else self._write_late(one) for one in self._held]
         return Report(
             session_id=self._session_id,
             seconds=round(time.monotonic() - self._began_s, 3),
-            killings=self._killings,
+            kills=self._kills,
             leases=self._held,
             kept=self._kept,
-            model_calls=sum(actor.asked for actor in self._actors),
+            model_calls=sum(worker.asked for worker in self._workers),
             expected={**ONCE, RESPECTED: len(self._held)},
             counted={
                 **count(self._store, session, self._batches),
@@ -230,13 +232,13 @@ class Stage:
             timeline=self._timeline,
         )
 
-    def _play(self, act: Callable[[], bool]) -> bool:
-        """Return whether an act is over. Meanwhile workers may continue: one that waits may hold a lock."""
+    def _wait_for(self, phase: Callable[[], bool]) -> bool:
+        """Return whether a phase is over. Meanwhile workers may continue: one that waits may hold a lock."""
         with ThreadPoolExecutor(1) as pool:
-            playing = pool.submit(act)
-            while not playing.done():
+            waiting = pool.submit(phase)
+            while not waiting.done():
                 self._listen()
-            return playing.result()
+            return waiting.result()
 
     def _request(self) -> bool:
         self._say_twice("message-1")
@@ -249,7 +251,7 @@ class Stage:
         for run in self._store.processes.list(started_by=self._session_id):
             for _ in range(2):
                 clicked = self._store.events.signal(run.id, "approve", {"by": "user"}, replay_key="click-1")
-                self._tell("user", "approves" + (", clicked again: recorded once" if clicked.replayed else ""), "bold")
+                self._log("user", "approves" + (", clicked again: recorded once" if clicked.replayed else ""), "bold")
         return True
 
     def _second_request(self) -> bool:
@@ -265,10 +267,10 @@ class Stage:
         for _ in range(2):
             source = f"{self._session_id}:night"
             fired = self._store.triggers.emit("clock", source, idempotency_key="tonight")
-            self._tell("clock", "night falls" + (", sent again: recorded once" if fired.replayed else ""), "bold")
+            self._log("clock", "night falls" + (", sent again: recorded once" if fired.replayed else ""), "bold")
         return True
 
-    def _curtain(self) -> bool:
+    def _is_over(self) -> bool:
         running = self._store.processes.list(started_by=self._session_id)
         jobs = self._store.queue.list(f"{self._session_id}:jobs")
         return self._answered(5) and not running.items and not jobs.items
@@ -278,80 +280,82 @@ class Stage:
         chat, message = self._store.sessions.handle(self._session_id), {"role": "user", "text": MESSAGES[key]}
         first, again = (chat.enqueue(message, source_key=key) for _ in range(2))
         same = "the same message" if first.batch_id == again.batch_id else "ANOTHER MESSAGE"
-        self._tell("user", f"{MESSAGES[key]} (sent twice: {same})", "bold")
+        self._log("user", f"{MESSAGES[key]} (sent twice: {same})", "bold")
 
     def _answered(self, number: int) -> bool:
         """Return whether the session got at least so many messages and has answered all."""
         session = self._store.sessions.handle(self._session_id)
-        said = sum(len(session.nodes(kind=kind)) for kind in ("user", "process"))
-        return said >= number and not self._store.queue.list(self._session_id).items
+        messages = sum(len(session.nodes(kind=kind)) for kind in ("user", "process"))
+        return messages >= number and not self._store.queue.list(self._session_id).items
 
     # The workers.
 
-    def _hire(self) -> None:
-        self._actors.append(Actor(f"worker-{len(self._actors) + 1}", self._setting, self._heard))
+    def _start_worker(self) -> None:
+        self._workers.append(WorkerProcess(f"worker-{len(self._workers) + 1}", self._setting, self._reports))
 
     def _listen(self) -> bool:
         """Handle one report. Return False if none came in time."""
-        if time.monotonic() - self._began_s > PATIENCE_S:
-            raise Stalled(f"the demo has not ended after {PATIENCE_S:.0f} s: run it again, and report this")
+        if time.monotonic() - self._began_s > TIMEOUT_S:
+            raise Stalled(f"the demo has not ended after {TIMEOUT_S:.0f} s: run it again, and report this")
         try:
-            actor, line = self._heard.get(timeout=LOOK_S)
+            worker, line = self._reports.get(timeout=LOOK_S)
         except queue.Empty:
             return False
-        if actor.killed:
+        if worker.killed:
             return True
         if not line:
-            raise Stalled(f"{actor.name} ended unexpectedly: report this with its output")
-        said = json.loads(line)
-        place = str(said["place"])
+            raise Stalled(f"{worker.name} ended unexpectedly: report this with its output")
+        report = json.loads(line)
+        place = str(report["place"])
         self._reached[place] = self._reached.get(place, 0) + 1
-        actor.asked = said["asked"]
-        if "label" in said:
-            self._labels[said["name"]] = said["label"]
-        if "batch_id" in said:
-            self._batches.add((said["session"], said["batch_id"]))
-        self._follow(actor, said)
-        doomed = next((one for one in self._doom if (one.place, one.number) == (place, self._reached[place])), None)
-        if doomed is None:
-            self._recount(actor, said)
-        if doomed is None:
-            actor.resume()
+        worker.asked = report["asked"]
+        if "label" in report:
+            self._labels[report["name"]] = report["label"]
+        if "batch_id" in report:
+            self._batches.add((report["session"], report["batch_id"]))
+        self._follow(worker, report)
+        planned = next(
+            (one for one in self._kills_left if (one.place, one.number) == (place, self._reached[place])), None
+        )
+        if planned is None:
+            self._describe(worker, report)
+        if planned is None:
+            worker.resume()
         else:
-            self._doom.remove(doomed)
-            self._kill(actor, doomed, self._shown(said["name"]))
-            if self._doom:
-                self._hire()
+            self._kills_left.remove(planned)
+            self._kill(worker, planned, self._shown(report["name"]))
+            if self._kills_left:
+                self._start_worker()
         return True
 
-    def _kill(self, actor: Actor, doomed: Place, name: str) -> None:
-        held = [self._intrude(actor, proof) for proof in actor.holds.values()]
-        if doomed.race:
-            actor.resume()
-            time.sleep(self._chance.random() * RACE_S)
-        actor.kill()
-        self._killings.append(Killing(actor.name, doomed.place, name, doomed.race, self._at_s()))
-        meaning = RACE if doomed.race else MEANING[doomed.place]
-        self._tell(actor.name, f"KILLED with SIGKILL at {name}: {meaning}", "red")
+    def _kill(self, worker: WorkerProcess, planned: Place, name: str) -> None:
+        held = [self._write_meanwhile(worker, proof) for proof in worker.holds.values()]
+        if planned.race:
+            worker.resume()
+            time.sleep(self._rng.random() * RACE_S)
+        worker.kill()
+        self._kills.append(Kill(worker.name, planned.place, name, planned.race, self._at_s()))
+        meaning = RACE if planned.race else MEANING[planned.place]
+        self._log(worker.name, f"KILLED with SIGKILL at {name}: {meaning}", "red")
         self._held += held
 
     # Leases and claims of dead workers.
 
-    def _follow(self, actor: Actor, said: dict[str, Any]) -> None:
+    def _follow(self, worker: WorkerProcess, report: dict[str, Any]) -> None:
         """Note what a worker holds. If a dead worker held it before, write under the old proof: that is refused."""
-        place, name = said["place"], said["name"]
+        place, name = report["place"], report["name"]
         if place in ("committed", "left"):
-            actor.holds.pop(name, None)
+            worker.holds.pop(name, None)
         if place not in ("claimed", "running"):
             return
-        actor.holds[name] = proof_of(actor.name, said)
-        taken_over = [number for number, one in enumerate(self._held) if is_same(one.proof, actor.holds[name])]
+        worker.holds[name] = proof_of(worker.name, report)
+        taken_over = [number for number, one in enumerate(self._held) if is_same(one.proof, worker.holds[name])]
         for number in taken_over:
             if not self._held[number].late_write_refused:
                 self._held[number] = self._write_late(self._held[number])
-                self._kept += said.get("steps", 0)
+                self._kept += report.get("steps", 0)
 
-    def _intrude(self, actor: Actor, proof: Proof) -> Held:
+    def _write_meanwhile(self, worker: WorkerProcess, proof: Proof) -> Held:
         """Act on a turn or a run that a living worker holds."""
         try:
             if isinstance(proof, holdfast.queue.WorkCompletion):
@@ -361,10 +365,10 @@ class Stage:
             else:
                 self._store.leases.claim(proof.resource, owner_id="intruder", ttl_ms=1)
         except holdfast.LeaseHeld:
-            lane = self._lane(proof)
-            self._tell("intruder", f"tries to write to {lane}, which {actor.name} holds: LeaseHeld", "yellow")
-            return Held(actor.name, proof, refused=True)
-        return Held(actor.name, proof, refused=False)
+            place = self._place_of(proof)
+            self._log("intruder", f"tries to write to {place}, which {worker.name} holds: LeaseHeld", "yellow")
+            return Held(worker.name, proof, refused=True)
+        return Held(worker.name, proof, refused=False)
 
     def _write_late(self, held: Held) -> Held:
         """Write as a slow worker would that is not dead. Anything but a refusal ends the demo."""
@@ -379,12 +383,12 @@ class Stage:
                     proof.resource.process_id, holdfast.processes.Failed("too late"), lease=proof
                 )
         except (holdfast.ClaimLost, holdfast.LeaseLost, holdfast.AlreadyTerminal) as lost:
-            what = f"late write to {self._lane(proof)} with fence {proof.fence}"
-            self._tell(held.worker, f"{what}: {type(lost).__name__}", "yellow")
+            what = f"late write to {self._place_of(proof)} with fence {proof.fence}"
+            self._log(held.worker, f"{what}: {type(lost).__name__}", "yellow")
             return held._replace(late_write_refused=True)
         raise Stalled(f"{held.worker} wrote under a lease that another worker has: this store does not keep leases")
 
-    def _lane(self, proof: Proof) -> str:
+    def _place_of(self, proof: Proof) -> str:
         if isinstance(proof, holdfast.queue.WorkCompletion):
             return "the session"
         assert isinstance(proof.resource, holdfast.leases.OnProcess)
@@ -392,34 +396,34 @@ class Stage:
 
     # The timeline.
 
-    def _recount(self, actor: Actor, said: dict[str, Any]) -> None:
-        name = self._shown(said["name"])
-        match said["place"]:
+    def _describe(self, worker: WorkerProcess, report: dict[str, Any]) -> None:
+        name = self._shown(report["name"])
+        match report["place"]:
             case "claimed":
-                self._tell(actor.name, f"{self._verb(name, 'answers')} {name}, fence {said['claim']['fence']}")
+                self._log(worker.name, f"{self._verb(name, 'answers')} {name}, fence {report['claim']['fence']}")
             case "thought":
-                calls = "".join(f" -> {tool}" for tool in said["calls"])
-                self._tell(actor.name, f"  {said['text']}{calls}", "dim")
+                calls = "".join(f" -> {tool}" for tool in report["calls"])
+                self._log(worker.name, f"  {report['text']}{calls}", "dim")
             case "committed":
-                self._tell(actor.name, f"committed the answer to {name}", "green")
+                self._log(worker.name, f"committed the answer to {name}", "green")
             case "working":
-                self._tell(actor.name, f"{self._verb(name, 'does')} the job {name}")
+                self._log(worker.name, f"{self._verb(name, 'does')} the job {name}")
             case "triggered":
-                self._tell(actor.name, "starts the run that the night has triggered")
+                self._log(worker.name, "starts the run that the night has triggered")
             case "running":
-                kept = f", recorded before: {said['steps']}" if said["steps"] else ""
+                kept = f", recorded before: {report['steps']}" if report["steps"] else ""
                 verb = self._verb(name, "continues with" if kept else "runs")
-                self._tell(actor.name, f"{verb} the {name}, fence {said['lease']['fence']}{kept}")
+                self._log(worker.name, f"{verb} the {name}, fence {report['lease']['fence']}{kept}")
             case "built":
-                self._tell(actor.name, f"  {name}: built its {said['part']}", "dim")
+                self._log(worker.name, f"  {name}: built its {report['part']}", "dim")
             case "ended":
-                self._tell(actor.name, f"  {name}: done", "dim")
+                self._log(worker.name, f"  {name}: done", "dim")
             case _:  # the kill that follows shows it
                 return
 
     def _verb(self, name: str, verb: str) -> str:
         """Return the verb for a worker's action, or "takes over" after a kill."""
-        if any(one.name == name for one in self._killings):
+        if any(one.name == name for one in self._kills):
             return "takes over"
         return verb
 
@@ -432,23 +436,23 @@ class Stage:
     def _at_s(self) -> float:
         return round(time.monotonic() - self._began_s, 3)
 
-    def _tell(self, who: str, what: str, tone: str = "") -> None:
-        moment = Moment(self._at_s(), who, what, tone)
-        self._timeline.append(moment)
-        self._show(moment)
+    def _log(self, who: str, what: str, style: str = "") -> None:
+        entry = Entry(self._at_s(), who, what, style)
+        self._timeline.append(entry)
+        self._show(entry)
 
 
-def proof_of(owner_id: str, said: dict[str, Any]) -> Proof:
+def proof_of(owner_id: str, report: dict[str, Any]) -> Proof:
     """Return what a worker holds, as it reported that."""
-    if said["place"] == "claimed":
-        claim = said["claim"]
+    if report["place"] == "claimed":
+        claim = report["claim"]
         token = holdfast.leases.Token(claim["token"])
         return holdfast.queue.WorkCompletion(
-            claim["session_id"], claim["claim_id"], token, claim["fence"], (said["batch_id"],)
+            claim["session_id"], claim["claim_id"], token, claim["fence"], (report["batch_id"],)
         )
-    lease = said["lease"]
+    lease = report["lease"]
     token = holdfast.leases.Token(lease["token"])
-    return holdfast.leases.Lease(holdfast.leases.OnProcess(said["name"]), owner_id, token, lease["fence"], 0, 0)
+    return holdfast.leases.Lease(holdfast.leases.OnProcess(report["name"]), owner_id, token, lease["fence"], 0, 0)
 
 
 def is_same(one: Proof, other: Proof) -> bool:
