@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 def writers() -> set[threading.Thread]:
@@ -42,7 +42,7 @@ def test_a_dropped_store_warns_and_its_thread_ends(tmp_path: Path) -> None:
     store, thread = opened(str(tmp_path / "state.db"))
     with pytest.warns(ResourceWarning, match=r"state\.db was never closed"):
         drop(store)
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert not thread.is_alive()
 
 
@@ -58,7 +58,7 @@ def test_a_dropped_store_in_memory_warns_and_its_thread_ends() -> None:
     (thread,) = writers() - before
     with pytest.warns(ResourceWarning, match="was never closed"):
         drop(store)
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert not thread.is_alive()
 
 
@@ -66,7 +66,7 @@ def test_writes_that_a_dropped_store_acknowledged_are_stored(tmp_path: Path) -> 
     store, thread = opened(str(tmp_path / "state.db"))
     with pytest.warns(ResourceWarning):
         drop(store)
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     with holdfast.open_blocking(tmp_path / "state.db") as again:
         view = again.sessions.handle("chat").load()
         assert view is not None
@@ -81,7 +81,7 @@ def test_a_dropped_store_lets_its_file_go(tmp_path: Path) -> None:
     assert held(path)
     with pytest.warns(ResourceWarning):
         drop(store)
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     del thread
     gc.collect()
     assert held(path) == []
@@ -111,5 +111,5 @@ def test_a_session_handle_keeps_its_store_alive(tmp_path: Path) -> None:
         assert handle[0].commit(holdfast.Commit()).revision == 2
     with pytest.warns(ResourceWarning):
         drop(handle)
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert not thread.is_alive()

@@ -17,7 +17,7 @@ from holdfast.events import EventType
 from holdfast.processes import External
 from holdfast.testing.contract.bench import in_background
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 THREADS, TURNS = 3, 8
 
 
@@ -36,7 +36,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run on an event loop that ends with the work."""
 
     async def limited() -> Any:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             return await work
 
     return asyncio.run(limited())
@@ -105,10 +105,10 @@ def test_the_last_write_of_a_loop_wakes_waiters_elsewhere(clean_postgres_url: st
         return store
 
     with holdfast.open_blocking(clean_postgres_url) as other:
-        waiting = in_background(lambda: other.queue.wait("one", timeout_ms=PATIENCE_S * 1_000))
+        waiting = in_background(lambda: other.queue.wait("one", timeout_ms=TIMEOUT_S * 1_000))
         # Shorter than the poll of a waiter that nothing wakes. The first look may come after the write.
         store = run(write())
-        waiting.result(PATIENCE_S / 2)
+        waiting.result(TIMEOUT_S / 2)
         assert len(other.queue.list("one")) == 1
     run(store.close())
 
@@ -119,7 +119,7 @@ def test_waits_end_with_changes_of_other_loops(url: str, waiter_is_home: bool) -
         async with holdfast.open(url) as store:
 
             async def wait() -> None:
-                await store.queue.wait("one", timeout_ms=PATIENCE_S * 1_000)
+                await store.queue.wait("one", timeout_ms=TIMEOUT_S * 1_000)
 
             async def write() -> None:
                 await store.queue.enqueue(work("1"))
@@ -167,7 +167,7 @@ def test_a_cancelled_task_of_another_loop_harms_no_other(url: str) -> None:
             async def there() -> None:
                 for turns_of_the_loop in range(6):
                     call = asyncio.ensure_future(store.sessions.handle("one").commit(turn(f"c{turns_of_the_loop}")))
-                    waiting = asyncio.ensure_future(store.queue.wait("one", timeout_ms=PATIENCE_S * 1_000))
+                    waiting = asyncio.ensure_future(store.queue.wait("one", timeout_ms=TIMEOUT_S * 1_000))
                     for _ in range(turns_of_the_loop):
                         await asyncio.sleep(0)
                     call.cancel()
@@ -217,7 +217,7 @@ def test_the_loop_that_opened_a_store_may_be_busy_or_paused(url: str) -> None:
             await store.sessions.create("one")
             await store.close()
 
-        elsewhere(there).result(PATIENCE_S)
+        elsewhere(there).result(TIMEOUT_S)
     finally:
         paused.run_until_complete(paused.shutdown_asyncgens())
         paused.run_until_complete(paused.shutdown_default_executor())
@@ -276,7 +276,7 @@ def test_a_block_does_not_wait_for_itself_on_any_loop(url: str, at_home: bool, c
             await calls[call]()
 
     async def block(store: holdfast.Store) -> None:
-        async with store.transaction(timeout_ms=PATIENCE_S * 2_000) as tx:
+        async with store.transaction(timeout_ms=TIMEOUT_S * 2_000) as tx:
             await tx.sessions.create("one")
             await around(store)
             await asyncio.to_thread(run, around(store))

@@ -13,7 +13,7 @@ from holdfast.events import EventType, Payload, Template, WakeRule
 from holdfast.processes import Completed, External
 from holdfast.rules import events
 from holdfast.testing.contract import Bench, LocalBench
-from holdfast.testing.contract.bench import PATIENCE_S, in_background
+from holdfast.testing.contract.bench import TIMEOUT_S, in_background
 
 KINDS = [f"{kind}-{way}" for kind in ("memory", "sqlite", "postgres") for way in ("blocking", "async")]
 COMPLETED = next(one.terminal for one in events.CORE_EVENT_TYPES if one.name == "process.completed")
@@ -29,7 +29,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 
 
 def another_writes_while_an_event_is_judged(
-    bench: Bench, patch: pytest.MonkeyPatch, patience_s: float = PATIENCE_S
+    bench: Bench, patch: pytest.MonkeyPatch, timeout_s: float = TIMEOUT_S
 ) -> None:
     """Append an event whose judgement does not end before another handle has written to the same process."""
     store, other = bench.open(), bench.open()
@@ -43,7 +43,7 @@ def another_writes_while_an_event_is_judged(
     def judge_slowly(*arguments: Any) -> events.Judgement:
         if arguments[0].type != "plain":
             writing = in_background(lambda: other.events.append("build", "plain").event.sequence)
-            written.append(writing.result(patience_s))
+            written.append(writing.result(timeout_s))
         return judge(*arguments)
 
     patch.setattr(events, "judge", judge_slowly)

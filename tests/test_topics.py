@@ -17,7 +17,7 @@ from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.wait import BlockingWaiting
 
-PATIENCE_S = 10
+TIMEOUT_S = 10
 REGISTRATION = holdfast.ProcessRegistration(
     "build",
     External(),
@@ -62,12 +62,12 @@ def test_each_change_of_a_process_wakes_its_watchers(watched: Watched) -> None:
     change = watched.backend.watch("process:build")
     other = watched.backend.watch("process:other")
     watched.store.processes.register(REGISTRATION)
-    assert change.result(PATIENCE_S) is None
+    assert change.result(TIMEOUT_S) is None
     for name, act in CHANGES.items():
         change = watched.backend.watch("process:build")
         assert not change.done(), name
         act(watched.store)
-        assert change.result(PATIENCE_S) is None, name
+        assert change.result(TIMEOUT_S) is None, name
     assert not other.done()
     other.cancel()
 
@@ -76,7 +76,7 @@ def test_an_event_that_ends_a_process_wakes_its_watchers(watched: Watched) -> No
     watched.store.processes.register(REGISTRATION)
     change = watched.backend.watch("process:build")
     watched.store.events.append("build", "over", 1, replay_key="k")
-    assert change.result(PATIENCE_S) is None
+    assert change.result(TIMEOUT_S) is None
 
 
 QUIET: dict[str, Callable[[holdfast.BlockingStore], Any]] = {
@@ -96,6 +96,6 @@ def test_a_call_that_changes_nothing_wakes_no_waiter(watched: Watched) -> None:
         # Commits are published in order: once a later one was received, an earlier one has woken its watchers.
         later = watched.backend.watch(f"process:{number}")
         watched.store.processes.register(holdfast.ProcessRegistration(str(number), External()))
-        assert later.result(PATIENCE_S) is None
+        assert later.result(TIMEOUT_S) is None
         assert not change.done(), name
         change.cancel()

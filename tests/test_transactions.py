@@ -23,7 +23,7 @@ from holdfast.open_transaction import LOOK_S
 from holdfast.ports import Transaction
 from holdfast.rows import ArtifactRow
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 KINDS = ["memory", "sqlite", "postgres"]
 EDGES = tuple(
     str(Path("holdfast", name)) for name in ("blocking.py", "nesting.py", "open_transaction.py", "store/transaction.py")
@@ -42,7 +42,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @asynccontextmanager
 async def opened(url: str, **options: Any) -> AsyncIterator[holdfast.Store]:
-    async with asyncio.timeout(PATIENCE_S), holdfast.open(url, **options) as store:
+    async with asyncio.timeout(TIMEOUT_S), holdfast.open(url, **options) as store:
         yield store
 
 
@@ -76,7 +76,7 @@ def test_calls_of_several_tasks_run_one_after_the_other(url: str) -> None:
 
 def test_calls_of_tasks_on_another_event_loop_run_one_after_the_other(url: str) -> None:
     async def elsewhere(store: holdfast.Store) -> None:
-        async with asyncio.timeout(PATIENCE_S), store.transaction() as tx:
+        async with asyncio.timeout(TIMEOUT_S), store.transaction() as tx:
             await asyncio.gather(*(tx.sessions.create(f"s{number}") for number in range(8)))
 
     async def main() -> None:
@@ -93,18 +93,18 @@ def test_a_thread_that_calls_during_the_call_of_another_is_refused(url: str) -> 
 
     async def slow(_: Transaction) -> None:
         began.set()
-        assert go.wait(PATIENCE_S)
+        assert go.wait(TIMEOUT_S)
 
     with holdfast.open_blocking(url) as store:
         with store.transaction() as tx:
             backend = tx._store._context.backend
             other = threading.Thread(target=lambda: backend.drive(backend.write(slow, heavy=True)), daemon=True)
             other.start()
-            assert began.wait(PATIENCE_S)
+            assert began.wait(TIMEOUT_S)
             with pytest.raises(holdfast.InvalidRequest, match="one call of `tx` after the other"):
                 tx.sessions.create("one")
             go.set()
-            other.join(PATIENCE_S)
+            other.join(TIMEOUT_S)
             tx.sessions.create("two")
         assert [one.session_id for one in store.sessions.list()] == ["two"]
 
@@ -121,7 +121,7 @@ def test_a_call_cancelled_before_it_runs_passes_its_turn_on(url: str, when: str)
                 else:
                     first.add_done_callback(lambda _: second.cancel())
                 await first
-                await asyncio.wait_for(third, PATIENCE_S / 2)
+                await asyncio.wait_for(third, TIMEOUT_S / 2)
                 [outcome] = await asyncio.gather(second, return_exceptions=True)
                 # In memory no call waits for another.
                 assert isinstance(outcome, asyncio.CancelledError) or url == "memory:"
@@ -206,7 +206,7 @@ def test_a_call_cancelled_while_it_runs_ends_its_transaction(url: str) -> None:
 
     async def slow(transaction: Transaction) -> None:
         began.set()
-        assert go.wait(PATIENCE_S)
+        assert go.wait(TIMEOUT_S)
         await transaction.save_artifact(row("two"))
 
     async def main() -> None:
@@ -215,7 +215,7 @@ def test_a_call_cancelled_while_it_runs_ends_its_transaction(url: str) -> None:
                 async with store.transaction() as tx:
                     await tx.artifacts.put("module", "one", b"one")
                     call = asyncio.ensure_future(tx._context.backend.write(slow, heavy=True))
-                    await asyncio.to_thread(began.wait, PATIENCE_S)
+                    await asyncio.to_thread(began.wait, TIMEOUT_S)
                     call.cancel()
                     asyncio.get_running_loop().call_later(0.05, go.set)
                     with pytest.raises(asyncio.CancelledError):
@@ -323,7 +323,7 @@ def test_an_interrupt_at_an_edge_of_a_blocking_block_leaves_nothing_open(url: st
         if frame.f_code.co_qualname in edges:
             raise KeyboardInterrupt
 
-    limit_ms = PATIENCE_S * 2000
+    limit_ms = TIMEOUT_S * 2000
     with holdfast.open_blocking(url) as store:
         traced = sys.gettrace()
         caught: list[BaseException] = []
@@ -342,7 +342,7 @@ def test_an_interrupt_at_an_edge_of_a_blocking_block_leaves_nothing_open(url: st
         assert store.sessions.create("two").session_id == "two"
         with store.transaction() as tx:
             tx.sessions.create("three")
-        assert time.monotonic() - began_s < PATIENCE_S
+        assert time.monotonic() - began_s < TIMEOUT_S
         assert {entry.session_id for entry in store.sessions.list()} >= {"two", "three"}
 
 
@@ -382,7 +382,7 @@ def test_a_signal_handler_that_writes_at_an_edge_of_a_blocking_block_does_not_wa
     with holdfast.open_blocking(url) as store:
         traced = sys.gettrace()
         began_s = time.monotonic()
-        block = store.transaction(timeout_ms=PATIENCE_S * 2000)
+        block = store.transaction(timeout_ms=TIMEOUT_S * 2000)
         try:
             sys.settrace(handle)
             with block as tx:
@@ -391,7 +391,7 @@ def test_a_signal_handler_that_writes_at_an_edge_of_a_blocking_block_does_not_wa
                 sys.settrace(handle)
         finally:
             sys.settrace(traced)
-        assert time.monotonic() - began_s < PATIENCE_S
+        assert time.monotonic() - began_s < TIMEOUT_S
         assert stored
         assert refused
         assert {entry.session_id for entry in holdfast.every(store.sessions.list)} == {"inside", *stored}
@@ -406,7 +406,7 @@ def test_a_signal_to_another_thread_does_not_stop_the_clock_of_a_transaction(tmp
         try:
             with pytest.raises(TransactionExpired), store.transaction(timeout_ms=1_000) as tx:
                 tx.sessions.create("two")
-                sys.setswitchinterval(PATIENCE_S)
+                sys.setswitchinterval(TIMEOUT_S)
                 for thread in threading.enumerate():
                     if thread is not threading.main_thread():
                         signal.pthread_kill(thread.ident or 0, signal.SIGUSR1)
@@ -417,7 +417,7 @@ def test_a_signal_to_another_thread_does_not_stop_the_clock_of_a_transaction(tmp
                 sys.setswitchinterval(interval_s)
                 writer = threading.Thread(target=lambda: others.append(store.sessions.create("three")), daemon=True)
                 writer.start()
-                writer.join(PATIENCE_S)
+                writer.join(TIMEOUT_S)
                 assert others, "the writer waits for a transaction whose time is up"
         finally:
             sys.setswitchinterval(interval_s)
@@ -470,7 +470,7 @@ def test_other_processes_wait_for_a_transaction(tmp_path: Path) -> None:
         with store.transaction(timeout_ms=60_000) as tx:
             tx.sessions.create("one")
             child = subprocess.Popen([sys.executable, "-c", script, url])
-        assert child.wait(PATIENCE_S) == 0
+        assert child.wait(TIMEOUT_S) == 0
         assert sorted(entry.session_id for entry in store.sessions.list()) == ["one", "two"]
 
 
@@ -633,7 +633,7 @@ def test_a_cancelled_begin_on_another_loop_leaves_nothing_open(
 
     async def noted(work: Any) -> Any:
         reached.set()
-        assert may_begin.wait(PATIENCE_S)
+        assert may_begin.wait(TIMEOUT_S)
         result = await right(work)
         begun.set()
         return result
@@ -642,15 +642,15 @@ def test_a_cancelled_begin_on_another_loop_leaves_nothing_open(
 
     async def elsewhere(store: holdfast.Store) -> None:
         await store.sessions.create("warm")
-        begin = asyncio.ensure_future(store.transaction(timeout_ms=PATIENCE_S * 2_000).__aenter__())
+        begin = asyncio.ensure_future(store.transaction(timeout_ms=TIMEOUT_S * 2_000).__aenter__())
         while not reached.is_set():
             await asyncio.sleep(0)
         may_begin.set()
-        assert begun.wait(PATIENCE_S)  # blocks the loop, so that it does not notice the answer
+        assert begun.wait(TIMEOUT_S)  # blocks the loop, so that it does not notice the answer
         begin.cancel()
         with pytest.raises(asyncio.CancelledError):
             await begin
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + TIMEOUT_S
         while postgres_database.administrator.rows(in_transaction):
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0)
@@ -672,7 +672,7 @@ def test_a_transaction_stays_with_the_parent_of_a_fork(url: str, leaves: str) ->
             tx.sessions.create("one")
             child = os.fork()
             if child == 0:
-                signal.alarm(PATIENCE_S)  # ends a child that hangs
+                signal.alarm(TIMEOUT_S)  # ends a child that hangs
                 os._exit(0 if in_child(block, tx, leaves) else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             tx.sessions.create("two")

@@ -21,7 +21,7 @@ from holdfast.worker import BlockingRun, GiveUp
 from holdfast.workers import WorkerInfo
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-PATIENCE_S = 60
+TIMEOUT_S = 60
 HOUR_MS = 3_600_000
 PLACES = ("Vienna", "Graz", "Linz", "Salzburg")
 PAGES = {
@@ -55,11 +55,11 @@ def main() -> int:
 def take(browser: Browser, address: str) -> None:
     """Take every picture, once its page is live."""
     browser.go(address)
-    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
     base = address.partition("/?")[0]
     for name, (path, height) in PAGES.items():
         browser.go(base + path)
-        browser.wait("document.getElementById('live')?.textContent.includes('live')", PATIENCE_S)
+        browser.wait("document.getElementById('live')?.textContent.includes('live')", TIMEOUT_S)
         (IMAGES / f"{name}.png").write_bytes(browser.picture(1200, height))
         print(f"wrote {name}.png")
 

@@ -21,7 +21,7 @@ OVERLAP_MS: Final = 30_000
 """Later looks go back this far before the last one: a change may become visible after a later one."""
 
 
-RESTS: Final = 9
+PAUSE_FACTOR: Final = 9
 """A reading that took a second is not repeated for so many seconds: it takes at most a tenth of the time."""
 
 
@@ -45,7 +45,7 @@ class Pace:
 
     def done(self, *, begun_s: float, now_s: float) -> None:
         """Take note of a reading that has ended."""
-        self._next_s = now_s + max(self._every_s, RESTS * (now_s - begun_s))
+        self._next_s = now_s + max(self._every_s, PAUSE_FACTOR * (now_s - begun_s))
 
 
 class Rates(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ def start_thread(thread: threading.Thread) -> None:
         raise failures[0]
 
 
-class _Errand(Generic[T]):
+class _ThreadCall(Generic[T]):
     """A call of the main thread that another thread runs."""
 
     __slots__ = ("_call", "done", "ended", "error", "result")
@@ -86,23 +86,23 @@ def undisturbed(call: Callable[[], T], discard: Callable[[T], object] | None = N
     """
     if not in_main_thread():
         return call()
-    errand = _Errand(partial(copy_context().run, call))
+    thread_call = _ThreadCall(partial(copy_context().run, call))
     # Bound beforehand: a call of the interpreter's own code at the very beginning of a handler cannot be interrupted.
-    start, drop = _thread.start_new_thread, errand.drop
+    start, drop = _thread.start_new_thread, thread_call.drop
     try:
-        start(errand.run, ())
-        errand.done.acquire()
+        start(thread_call.run, ())
+        thread_call.done.acquire()
     except BaseException:
         if discard is not None:
             start(drop, (discard,))
         raise
-    error = errand.error
+    error = thread_call.error
     if error is None:
-        return cast("T", errand.result)
+        return cast("T", thread_call.result)
     try:
         raise error
     finally:
-        del errand, error, drop  # break the reference cycle through the traceback
+        del thread_call, error, drop  # break the reference cycle through the traceback
 
 
 def each_undisturbed(method: Callable[P, T]) -> Callable[P, T]:

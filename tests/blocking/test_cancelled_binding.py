@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 class GatedClock:
@@ -26,12 +26,12 @@ class GatedClock:
 
     def now_ms(self) -> int:
         self.reached.set()
-        assert self.open.wait(PATIENCE_S)
+        assert self.open.wait(TIMEOUT_S)
         return 1_000
 
     async def hold(self, task: asyncio.Task[object]) -> None:
         """Return once the writer is inside an operation of the task."""
-        await asyncio.get_running_loop().run_in_executor(None, self.reached.wait, PATIENCE_S)
+        await asyncio.get_running_loop().run_in_executor(None, self.reached.wait, TIMEOUT_S)
         assert self.reached.is_set()
         assert not task.done()
 

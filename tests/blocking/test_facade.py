@@ -18,9 +18,9 @@ from holdfast.errors import StoreClosed
 from holdfast.events import EventType
 from holdfast.leases import Lease, OnProcess, OnSession
 from holdfast.processes import Completed, External
-from holdfast.testing.contract.bench import PATIENCE_S, at_once, in_background
+from holdfast.testing.contract.bench import TIMEOUT_S, at_once, in_background
 
-LONG_MS = PATIENCE_S * 1000
+LONG_MS = TIMEOUT_S * 1000
 FACETS = (
     "sessions",
     "queue",
@@ -182,13 +182,13 @@ def test_follow_is_an_iterator_that_gives_each_event_as_it_comes_and_ends_with_t
     first = in_background(lambda: next(events))
     when_watched(backend, first)
     store.events.append("build", "progress", 1)
-    assert first.result(PATIENCE_S).payload == 1
+    assert first.result(TIMEOUT_S).payload == 1
     rest = in_background(lambda: [event.type for event in events])
     when_watched(backend, rest)
     store.events.append("build", "progress", 2)
     when_watched(backend, rest)
     store.processes.complete("build", Completed())
-    assert rest.result(PATIENCE_S) == ["progress", "process.completed"]
+    assert rest.result(TIMEOUT_S) == ["progress", "process.completed"]
     assert list(store.events.follow("build", after=2)) == list(store.events.after("build", 2))
 
 
@@ -213,7 +213,7 @@ WAITS: dict[str, Callable[[holdfast.BlockingStore], Any]] = {
 
 def when_watched(backend: Any, waiter: Future[Any]) -> None:
     """Return once a waiter watches: the watch itself announces it."""
-    assert backend.began.wait(PATIENCE_S), waiter
+    assert backend.began.wait(TIMEOUT_S), waiter
     backend.began.clear()
 
 
@@ -239,7 +239,7 @@ def test_closing_the_store_ends_a_wait_with_store_closed(url: str, wait: str, mo
     when_watched(backend, waiter)
     store.close()
     with pytest.raises(StoreClosed):
-        waiter.result(PATIENCE_S)
+        waiter.result(TIMEOUT_S)
     assert not backend._signals.watched
 
 
@@ -322,7 +322,7 @@ def test_writes_accepted_before_a_close_are_either_stored_or_refused(tmp_path: P
 async def watched(backend: Any) -> None:
     """Return once a waiter watches. A watcher that is woken for nothing stops, and then announces itself again."""
     while True:
-        assert await asyncio.to_thread(backend.began.wait, PATIENCE_S)
+        assert await asyncio.to_thread(backend.began.wait, TIMEOUT_S)
         backend.began.clear()
         if backend._signals.watched:
             return
@@ -366,7 +366,7 @@ def test_closing_an_async_store_ends_a_wait_with_store_closed(url: str, monkeypa
         await watched(backend)
         await store.close()
         with pytest.raises(StoreClosed):
-            await asyncio.wait_for(task, PATIENCE_S)
+            await asyncio.wait_for(task, TIMEOUT_S)
         with pytest.raises(StoreClosed):
             await store.sessions.list()
 
@@ -389,7 +389,7 @@ def test_the_event_loop_runs_while_a_commit_waits_for_the_file(tmp_path: Path) -
             assert await session.load() is None
             other.execute("ROLLBACK")
             other.close()
-            receipt = await asyncio.wait_for(commit, PATIENCE_S)
+            receipt = await asyncio.wait_for(commit, TIMEOUT_S)
             return receipt.revision, done_while_held
 
     assert asyncio.run(main()) == (1, False)
@@ -443,7 +443,7 @@ def test_a_change_in_one_event_loop_wakes_a_waiter_in_another(url: str, monkeypa
     waiter = in_background(lambda: asyncio.run(store.queue.wait("chat", timeout_ms=LONG_MS)))
     when_watched(backend, waiter)
     asyncio.run(store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1])))  # type: ignore[arg-type]
-    assert waiter.result(PATIENCE_S) is None
+    assert waiter.result(TIMEOUT_S) is None
     asyncio.run(store.close())
 
 

@@ -16,7 +16,7 @@ from holdfast.processes import External
 from holdfast.triggers import SubscriptionDraft
 
 WAITER = Path(__file__).with_name("waiter.py")
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 def prepare(app: Any) -> None:
@@ -193,7 +193,7 @@ def test_a_waiter_in_another_process_wakes_after_the_commit_and_not_after_a_roll
             app.run("COMMIT")
             # Both or none: at no moment could one of them alone be seen.
             assert waiter.stdout.readline() == "found 2\n"
-            assert waiter.wait(PATIENCE_S) == 0
+            assert waiter.wait(TIMEOUT_S) == 0
         finally:
             waiter.kill()
 

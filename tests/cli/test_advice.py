@@ -97,7 +97,7 @@ def test_a_step_that_a_shell_does_not_offer_is_left_out() -> None:
     )
     error = PoolTimeout("all are in use", *steps)
     assert str(error) == "all are in use: retry, or raise options.max_connections, or raise options.lock_timeout_ms"
-    assert advice.said(error) == "all are in use: retry, or raise --patience"
+    assert advice.said(error) == "all are in use: retry, or raise --lock-timeout"
     assert advice.said(PoolTimeout("all are in use", steps[1])) == "all are in use"
 
 
@@ -142,7 +142,7 @@ def test_a_suggested_name_is_accepted_by_a_command() -> None:
         (["tail", "--session", " ", "--for", "1ms"], "--session: "),
         (["tail", "--process", " ", "--for", "1ms"], "--process: "),
         (["tail", "--for", "366d"], "--for: 366d is longer than 365d"),
-        (["status", "--patience", "2h"], "--patience: 2h is longer than 1h"),
+        (["status", "--lock-timeout", "2h"], "--lock-timeout: 2h is longer than 1h"),
         (["queue", "list", "--session", " "], "--session: "),
         (["triggers", "list", "--source-type", ""], "--source-type: "),
         (["triggers", "list", "--undelivered", "--source-type", "cron"], "leave out --source-type"),
@@ -150,7 +150,7 @@ def test_a_suggested_name_is_accepted_by_a_command() -> None:
         (["triggers", "list", "--failed", "--undelivered"], "name one of them"),
         (["tail", "--process", "build", "--interval", "1s"], "--interval"),
         (["tail", "--process", "build", "--from-start", "--since", "1h"], "--from-start and --since"),
-        (["schema", "--patience", "1s"], "schema does not take --patience: see holdfast schema --help"),
+        (["schema", "--lock-timeout", "1s"], "schema does not take --lock-timeout: see holdfast schema --help"),
         (["completion", "bash"], "completion does not take --url"),
         (["init", "--attachments", "folder"], "init does not take --attachments"),
     ],
@@ -162,23 +162,23 @@ def test_a_mistake_is_named_as_it_was_typed(on: Any, filled: Any, arguments: lis
     assert says in said.err
 
 
-def test_a_file_that_others_hold_is_waited_for_as_long_as_the_patience_lasts(run: Any, tmp_path: Any) -> None:
+def test_a_file_that_others_hold_is_waited_for_until_the_lock_timeout(run: Any, tmp_path: Any) -> None:
     file = tmp_path / "agent.db"
     run("init", "--url", file)
     other = apsw.Connection(str(file))
     other.execute("BEGIN IMMEDIATE")
-    said = run("triggers", "emit", "cron", "daily", "--key", "1", "--patience", "20ms", "--url", file)
+    said = run("triggers", "emit", "cron", "daily", "--key", "1", "--lock-timeout", "20ms", "--url", file)
     assert said.code == 3
-    assert said.err.endswith("another connection holds the database: retry, or raise --patience\n")
+    assert said.err.endswith("another connection holds the database: retry, or raise --lock-timeout\n")
     other.execute("ROLLBACK")
     other.close()
-    assert run("triggers", "emit", "cron", "daily", "--key", "1", "--patience", "20ms", "--url", file).code == 0
+    assert run("triggers", "emit", "cron", "daily", "--key", "1", "--lock-timeout", "20ms", "--url", file).code == 0
 
 
-def test_patience_that_is_too_short_for_anything_is_refused(on: Any, url: str) -> None:
-    said = on("status", "--patience", "0ms")
+def test_a_lock_timeout_that_is_too_short_for_anything_is_refused(on: Any, url: str) -> None:
+    said = on("status", "--lock-timeout", "0ms")
     if url.startswith("postgresql:"):
         assert said.code == 2
-        assert "--patience: " in said.err
+        assert "--lock-timeout: " in said.err
     else:
         assert said.code == 0

@@ -462,10 +462,10 @@ def test_a_completion_script_names_every_command_and_option(run: Any, shell: str
         ("copy --from a.db --to b.db", "--url"),
         ("copy --from a.db --to b.db", "--attachments"),
         ("demo", "--attachments"),
-        ("demo", "--patience"),
+        ("demo", "--lock-timeout"),
         ("torture --list", "--attachments"),
-        ("torture --list", "--patience"),
-        *[("worker app:worker", f"--{name}") for name in ("url", "schema", "attachments", "patience")],
+        ("torture --list", "--lock-timeout"),
+        *[("worker app:worker", f"--{name}") for name in ("url", "schema", "attachments", "lock-timeout")],
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused_before_and_after_the_command(
@@ -473,7 +473,7 @@ def test_an_option_that_would_be_ignored_is_refused_before_and_after_the_command
 ) -> None:
     words = command.split()
     assert option not in [word.strip("[]") for word in run(words[0], "--help").out.split("with --json")[0].split()]
-    value = "1s" if option == "--patience" else "x"
+    value = "1s" if option == "--lock-timeout" else "x"
     for call in ([*words, option, value], [option, value, *words]):
         said = run(*call)
         assert (said.code, said.out) == (2, "")

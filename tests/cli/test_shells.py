@@ -17,7 +17,7 @@ import pytest
 import holdfast
 
 PROMPT = "ready-to-type> "
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 ATTRIBUTES_ASKED, ATTRIBUTES = b"\x1b[c", b"\x1b[?62c"
 """Some versions of fish ask the terminal for its attributes, and wait for an answer."""
 START = {
@@ -61,7 +61,7 @@ class Shell:
 
     def _until(self, wanted: int, last: bytes) -> bytes:
         """Read until one of the files has said its last word, and keep the terminal from filling up meanwhile."""
-        read, ends_s = b"", time.monotonic() + PATIENCE_S
+        read, ends_s = b"", time.monotonic() + TIMEOUT_S
         while not read.rstrip(b" ").endswith(last.rstrip(b" ")):
             ready, _, _ = select.select([self._terminal, self._recorded], [], [], max(0.0, ends_s - time.monotonic()))
             assert ready, f"the shell is silent; it showed {self._shown!r}"

@@ -32,7 +32,7 @@ from holdfast.inspector import inspector
 from holdfast.inspector.app import LOOK_EVERY_S, STILL
 from holdfast.inspector.views import MOST_PAYLOAD
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 REBOUND = "--host-resolver-rules=MAP evil.example 127.0.0.1"
 """The name of another site that points at this machine."""
 CONNECTIONS = 6
@@ -74,21 +74,21 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 def test_a_session_is_live_and_healed_by_its_button(address: str, browser: Any, url: str) -> None:
     browser.go(address)
-    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
     assert "token" not in browser.value("location.href"), "the token leaves the address"
     base = address.partition("/?")[0]
     browser.go(f"{base}/session?id={quote(SESSION, safe='')}")
-    browser.wait(LIVE, PATIENCE_S)
+    browser.wait(LIVE, TIMEOUT_S)
     assert browser.value("document.querySelectorAll('.role-user').length") == 2
     assert browser.value("document.querySelector('.role-user .text').textContent").startswith("<script>alert(1)")
     with holdfast.open_blocking(url) as store, store.sessions.handle(SESSION).turn("turn-3") as turn:
         turn.add({"role": "user", "content": "a third question"})
-    browser.wait("document.querySelectorAll('.role-user').length === 3", PATIENCE_S)
+    browser.wait("document.querySelectorAll('.role-user').length === 3", TIMEOUT_S)
     browser.value("[...document.querySelectorAll('summary')].find((one) => one.textContent === 'Retry').click()")
     browser.value("[...document.querySelectorAll('button')].find((one) => one.textContent === 'Yes, retry it').click()")
-    browser.wait("document.getElementById('notice')?.textContent === 'Done.'", PATIENCE_S)
-    browser.wait("!location.search.includes('done')", PATIENCE_S)
-    browser.wait("!document.querySelector('.why').textContent.includes('dead-letter')", PATIENCE_S)
+    browser.wait("document.getElementById('notice')?.textContent === 'Done.'", TIMEOUT_S)
+    browser.wait("!location.search.includes('done')", TIMEOUT_S)
+    browser.wait("!document.querySelector('.why').textContent.includes('dead-letter')", TIMEOUT_S)
     with holdfast.open_blocking(url) as store:
         assert len(store.queue.dead_letters()) == 0
 
@@ -124,25 +124,25 @@ def test_a_page_says_that_the_store_is_away_and_continues_when_it_is_back(leavin
         store.sessions.create("chat").append({"role": "user", "content": "before"})
     with served(leaving.url) as address:
         browser.go(address)
-        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
         base = address.partition("/?")[0]
         browser.go(f"{base}/session?id=chat")
-        browser.wait(LIVE, PATIENCE_S)
+        browser.wait(LIVE, TIMEOUT_S)
         leaving.go()
-        browser.wait("document.getElementById('notice').textContent.includes('not available')", PATIENCE_S)
+        browser.wait("document.getElementById('notice').textContent.includes('not available')", TIMEOUT_S)
         assert browser.value("document.getElementById('live').textContent.endsWith('database away')")
         assert browser.value("document.querySelector('.role-user .text').textContent") == "before", "it is still shown"
         # A page that is opened now says so, too, and waits for it.
         browser.go(f"{base}/session?id=chat&turns=")
-        browser.wait("document.querySelector('main h1')?.textContent === 'The database is not available'", PATIENCE_S)
+        browser.wait("document.querySelector('main h1')?.textContent === 'The database is not available'", TIMEOUT_S)
         assert "Traceback" not in browser.value("document.body.textContent")
         leaving.come_back()
-        browser.wait("document.querySelector('.role-user .text')?.textContent === 'before'", PATIENCE_S)
-        browser.wait(LIVE, PATIENCE_S)
+        browser.wait("document.querySelector('.role-user .text')?.textContent === 'before'", TIMEOUT_S)
+        browser.wait(LIVE, TIMEOUT_S)
         assert browser.value("document.getElementById('notice').textContent") == ""
         with holdfast.open_blocking(leaving.url) as store:
             store.sessions.handle("chat").append({"role": "user", "content": "after"})
-        browser.wait("document.querySelectorAll('.role-user').length === 2", PATIENCE_S)
+        browser.wait("document.querySelectorAll('.role-user').length === 2", TIMEOUT_S)
 
 
 def test_a_page_says_that_there_is_a_new_token_and_continues_with_it(browser: Any, tmp_path: Path) -> None:
@@ -151,18 +151,18 @@ def test_a_page_says_that_there_is_a_new_token_and_continues_with_it(browser: An
         store.sessions.create("chat").append({"role": "user", "content": "before"})
     with served(url) as address:
         browser.go(address)
-        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
         base = address.partition("/?")[0]
         browser.go(f"{base}/session?id=chat")
-        browser.wait(LIVE, PATIENCE_S)
+        browser.wait(LIVE, TIMEOUT_S)
     with served(url, port=base.rpartition(":")[2]) as renewed:
-        browser.wait("document.getElementById('notice').textContent.includes('has a new token')", PATIENCE_S)
+        browser.wait("document.getElementById('notice').textContent.includes('has a new token')", TIMEOUT_S)
         assert browser.value("document.getElementById('live').textContent.endsWith('signed out')")
         assert browser.value("document.querySelector('#notice a').href") == f"{base}/session?id=chat"
         assert browser.value("document.querySelector('.role-user .text').textContent") == "before", "it is still shown"
         # As if the printed address were opened in another tab.
         browser.value(f"fetch('/?' + '{renewed.partition('/?')[2]}')")
-        browser.wait(LIVE, PATIENCE_S)
+        browser.wait(LIVE, TIMEOUT_S)
         assert browser.value("document.getElementById('notice').textContent") == ""
 
 
@@ -172,9 +172,9 @@ def test_a_hidden_tab_keeps_no_connection_and_catches_up_when_it_is_seen(browser
         store.sessions.create("chat").append({"role": "user", "content": "before"})
     with served(url) as address:
         browser.go(address)
-        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
         browser.go(f"{address.partition('/?')[0]}/session?id=chat")
-        browser.wait(LIVE, PATIENCE_S)
+        browser.wait(LIVE, TIMEOUT_S)
         browser.value(TURN.format("hidden"))
         assert browser.value("document.getElementById('live').textContent.endsWith('paused')")
         with holdfast.open_blocking(url) as store:
@@ -182,8 +182,8 @@ def test_a_hidden_tab_keeps_no_connection_and_catches_up_when_it_is_seen(browser
         time.sleep(3 * LOOK_EVERY_S)
         assert browser.value("document.querySelectorAll('.role-user').length") == 1
         browser.value(TURN.format("visible"))
-        browser.wait("document.querySelectorAll('.role-user').length === 2", PATIENCE_S)
-        browser.wait(LIVE, PATIENCE_S)
+        browser.wait("document.querySelectorAll('.role-user').length === 2", TIMEOUT_S)
+        browser.wait(LIVE, TIMEOUT_S)
 
 
 def test_an_open_page_does_not_hold_up_the_end_of_the_server(browser: Any, tmp_path: Path) -> None:
@@ -193,11 +193,11 @@ def test_an_open_page_does_not_hold_up_the_end_of_the_server(browser: Any, tmp_p
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         browser.go(program.stdout.readline().strip())
-        browser.wait(LIVE, PATIENCE_S)
+        browser.wait(LIVE, TIMEOUT_S)
         program.send_signal(signal.SIGINT)
-        _, said = program.communicate(timeout=PATIENCE_S)
+        _, said = program.communicate(timeout=TIMEOUT_S)
     assert (program.returncode, said) == (0, "read-only: --allow-writes offers remedies\n")
-    browser.wait("document.getElementById('live').textContent.endsWith('reconnecting')", PATIENCE_S)
+    browser.wait("document.getElementById('live').textContent.endsWith('reconnecting')", TIMEOUT_S)
 
 
 def test_more_tabs_than_a_browser_has_connections_are_all_live(browser: Any, tmp_path: Path) -> None:
@@ -206,24 +206,24 @@ def test_more_tabs_than_a_browser_has_connections_are_all_live(browser: Any, tmp
         store.sessions.create("chat")
     with served(url) as address:
         browser.go(address)
-        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
         for _ in range(CONNECTIONS + 1):
             browser.open_tab()
             browser.go(f"{address.partition('/?')[0]}/session?id=chat")
-            browser.wait(LIVE, PATIENCE_S)
+            browser.wait(LIVE, TIMEOUT_S)
 
 
 def test_a_person_who_reads_is_not_disturbed(address: str, browser: Any, url: str) -> None:
     """Open parts, marked text and the focus survive the updates of a live page."""
     browser.go(address)
-    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
     browser.go(f"{address.partition('/?')[0]}/session?id={quote(SESSION, safe='')}")
-    browser.wait(LIVE, PATIENCE_S)
+    browser.wait(LIVE, TIMEOUT_S)
     browser.value("document.querySelectorAll('.entry details')[2].open = true")
     browser.value("document.querySelectorAll('.entry details summary')[2].focus()")
     with holdfast.open_blocking(url) as store:
         store.sessions.handle(SESSION).append({"role": "user", "content": "third"})
-    browser.wait("document.querySelectorAll('.role-user').length === 3", PATIENCE_S)
+    browser.wait("document.querySelectorAll('.role-user').length === 3", TIMEOUT_S)
     assert browser.value("document.querySelectorAll('.entry details')[2].open")
     assert browser.value("document.activeElement === document.querySelectorAll('.entry details summary')[2]")
     browser.value("document.getSelection().selectAllChildren(document.querySelector('.remedy code'))")
@@ -232,14 +232,14 @@ def test_a_person_who_reads_is_not_disturbed(address: str, browser: Any, url: st
     time.sleep(2 * LOOK_EVERY_S)
     assert "queue retry" in browser.value("document.getSelection().toString()")
     browser.value("document.getSelection().removeAllRanges()")
-    browser.wait("document.querySelectorAll('.role-user').length === 4", PATIENCE_S)
+    browser.wait("document.querySelectorAll('.role-user').length === 4", TIMEOUT_S)
 
 
 def test_a_page_on_which_only_ages_grow_is_not_sent_again(address: str, browser: Any) -> None:
     browser.go(address)
-    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
     browser.go(f"{address.partition('/?')[0]}/session?id={quote(SESSION, safe='')}")
-    browser.wait(LIVE, PATIENCE_S)
+    browser.wait(LIVE, TIMEOUT_S)
     browser.value("document.querySelector('h1').dataset.kept = 'yes'")
     age = "document.querySelector('.causes .age').textContent"
     before = browser.value(age)
@@ -261,24 +261,24 @@ def test_a_remedy_keeps_its_place_when_the_page_changes(address: str, browser: A
         store.queue.fail(claim, "no", retry_in_ms=None)
 
     browser.go(address)
-    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
     with holdfast.open_blocking(url) as store:
         fail(store, "second")
         browser.go(f"{address.partition('/?')[0]}/queue")
-        browser.wait(f"location.pathname === '/queue' && {LIVE}", PATIENCE_S)
+        browser.wait(f"location.pathname === '/queue' && {LIVE}", TIMEOUT_S)
         browser.value("document.querySelectorAll('.remedy details[data-key*=second] summary')[1].focus()")
         focused = "document.activeElement.closest('[data-key]')?.dataset.key"
         key = browser.value(focused)
         assert key.startswith("do queue drop second")
         fail(store, "third")
-        browser.wait("document.querySelector('[data-key*=third]') !== null", PATIENCE_S)
+        browser.wait("document.querySelector('[data-key*=third]') !== null", TIMEOUT_S)
         assert browser.value(focused) == key
         browser.value("document.activeElement.closest('details').open = true; document.activeElement.blur()")
         fail(store, "fourth")
         time.sleep(2 * LOOK_EVERY_S)
         assert letters() == 3, "a remedy is about to be confirmed"
         browser.value("document.querySelector('.remedy details[open]').open = false")
-        browser.wait("document.querySelector('[data-key*=fourth]') !== null", PATIENCE_S)
+        browser.wait("document.querySelector('[data-key*=fourth]') !== null", TIMEOUT_S)
 
 
 # Narrow screens.
@@ -292,7 +292,7 @@ def test_every_page_fits_a_narrow_screen_and_runs_no_stored_script(address: str,
         session.enqueue(long, kind=long[:60])
         store.processes.start(long[:60], id=long)
     browser.go(address)
-    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
     base = address.partition("/?")[0]
     browser.picture(400, 800)
     more = [
@@ -304,7 +304,7 @@ def test_every_page_fits_a_narrow_screen_and_runs_no_stored_script(address: str,
     for path, query in [*ADDRESSES.items(), *more, ("/process", {"id": long})]:
         browser.go(f"{base}{path}?{urlencode(query)}")
         is_shown = LIVE if path not in STILL else "document.readyState === 'complete'"
-        browser.wait(f"location.pathname === '{path}' && {is_shown}", PATIENCE_S)
+        browser.wait(f"location.pathname === '{path}' && {is_shown}", TIMEOUT_S)
         assert browser.value("document.documentElement.scrollWidth") <= 400, path
         assert browser.value("document.scripts.length") == 1, path
 
@@ -354,7 +354,7 @@ class Evil(BaseHTTPRequestHandler):
 
 def test_a_page_of_another_site_reads_and_writes_nothing(address: str, browser: Any, url: str) -> None:
     browser.go(address)
-    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+    browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
     base, _, token = address.partition("/?token=")
     Evil.page = EVIL.replace("BASE", base).encode()
     with ThreadingHTTPServer(("127.0.0.1", 0), Evil) as server:
@@ -362,7 +362,7 @@ def test_a_page_of_another_site_reads_and_writes_nothing(address: str, browser: 
         try:
             for host in ("127.0.0.1", "evil.example"):
                 browser.go(f"http://{host}:{server.server_port}/")
-                told = browser.wait("document.title === 'evil' && window.told", PATIENCE_S)
+                told = browser.wait("document.title === 'evil' && window.told", TIMEOUT_S)
                 refused = {"/sessions": "refused", "/metrics": "refused", "/live?path=/": "refused"}
                 assert {name: told[name] for name in refused} == refused, host
         finally:
@@ -372,7 +372,7 @@ def test_a_page_of_another_site_reads_and_writes_nothing(address: str, browser: 
     # Its name points at this machine now, and it knows the port.
     port = base.rpartition(":")[2]
     browser.go(f"http://evil.example:{port}/sessions?token={token}")
-    browser.wait("document.body?.textContent.includes('This host name is not served here')", PATIENCE_S)
+    browser.wait("document.body?.textContent.includes('This host name is not served here')", TIMEOUT_S)
 
 
 # Mounted in another application, behind a proxy.
@@ -390,7 +390,7 @@ class Proxy(BaseHTTPRequestHandler):
             return
         size = int(self.headers.get("content-length") or 0)
         passed = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
-        upstream = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        upstream = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
         path = self.path.removeprefix(self.PREFIX)
         upstream.request(self.command, path, self.rfile.read(size) if size else None, {**passed, "x-user": "ada"})
         answer = upstream.getresponse()
@@ -444,23 +444,23 @@ def behind_a_proxy(url: str) -> Generator[str]:
 def test_a_mounted_inspector_is_live_and_heals_behind_a_proxy(browser: Any, url: str) -> None:
     with behind_a_proxy(url) as base:
         browser.go(f"{base}/")
-        browser.wait(LIVE, PATIENCE_S)
+        browser.wait(LIVE, TIMEOUT_S)
         links = "[...document.querySelectorAll('header a:not(.skip), main a')].map((one) => one.pathname)"
         assert {one.startswith("/edge/ops/pages/") for one in browser.value(links)} == {True}
         browser.go(f"{base}/session?id={quote(SESSION, safe='')}")
-        browser.wait(f"location.pathname.endsWith('/session') && {LIVE}", PATIENCE_S)
+        browser.wait(f"location.pathname.endsWith('/session') && {LIVE}", TIMEOUT_S)
         with holdfast.open_blocking(url) as store:
             store.sessions.handle(SESSION).append({"role": "user", "content": "third"})
-        browser.wait("document.querySelectorAll('.role-user').length === 3", PATIENCE_S)
+        browser.wait("document.querySelectorAll('.role-user').length === 3", TIMEOUT_S)
         browser.value("[...document.querySelectorAll('summary')].find((one) => one.textContent === 'Retry').click()")
         browser.value(
             "[...document.querySelectorAll('button')].find((one) => one.textContent === 'Yes, retry it').click()"
         )
-        browser.wait("document.getElementById('notice')?.textContent === 'Done.'", PATIENCE_S)
+        browser.wait("document.getElementById('notice')?.textContent === 'Done.'", TIMEOUT_S)
         assert browser.value("location.pathname") == "/edge/ops/pages/session"
         port = Proxy.port
         with pytest.raises(HTTPError) as refused:
-            urlopen(f"http://127.0.0.1:{port}/ops/pages/sessions", timeout=PATIENCE_S)
+            urlopen(f"http://127.0.0.1:{port}/ops/pages/sessions", timeout=TIMEOUT_S)
         with refused.value:
             assert refused.value.code == 403, "past the proxy no user is signed in"
 
@@ -475,16 +475,16 @@ def test_a_message_of_ten_megabytes_is_shown_by_its_beginning(browser: Any, tmp_
         store.sessions.create("large").append({"role": "user", "content": said})
     with served(url) as address:
         browser.go(address)
-        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", PATIENCE_S)
+        browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
         browser.go(f"{address.partition('/?')[0]}/session?id=large")
-        browser.wait(f"location.pathname === '/session' && {LIVE}", PATIENCE_S)
+        browser.wait(f"location.pathname === '/session' && {LIVE}", TIMEOUT_S)
         assert browser.value("document.documentElement.outerHTML.length") < 50_000
         assert browser.value("document.querySelectorAll('main b').length") == 0
         browser.value("document.querySelector('.role-user .text a').click()")
-        browser.wait("location.pathname === '/node' && document.readyState === 'complete'", PATIENCE_S)
+        browser.wait("location.pathname === '/node' && document.readyState === 'complete'", TIMEOUT_S)
         assert browser.value("document.querySelector('pre').textContent.length") == MOST_PAYLOAD
         place = browser.value("document.querySelector('.more a').href")
         browser.value(
             f"fetch({place!r}).then((one) => one.json()).then((one) => {{ window.told = one.content.length; }})"
         )
-        assert browser.wait("window.told", PATIENCE_S) == len(said)
+        assert browser.wait("window.told", TIMEOUT_S) == len(said)

@@ -377,9 +377,9 @@ async def list_grants(store: holdfast.Store, size: Size) -> Prepared:
 
 async def transfer_grants(store: holdfast.Store, size: Size) -> Prepared:
     names = await shared_processes(store, size)
-    scope = holdfast.Scope(new_name("giver"))
+    scope = holdfast.Scope(new_name("source_scope"))
     await each([store.grants.grant(scope, name) for name in names])
-    return lambda: store.grants.transfer(scope, holdfast.Scope("taker"), names)
+    return lambda: store.grants.transfer(scope, holdfast.Scope("target_scope"), names)
 
 
 async def forget_session(store: holdfast.Store, size: Size) -> Prepared:

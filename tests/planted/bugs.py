@@ -309,13 +309,13 @@ def a_role_may_hide_the_warnings_of_a_commit(patch: pytest.MonkeyPatch) -> None:
 
 def cleaning_up_replaces_the_error_of_a_lost_connection(patch: pytest.MonkeyPatch) -> None:
     async def wrong(self: Any, committing: Any, *_: Any) -> Any:
-        def heed(*_: object) -> None: ...
+        def collect(*_: object) -> None: ...
 
-        self.connection.add_log_listener(heed)
+        self.connection.add_log_listener(collect)
         try:
             return await committing
         finally:
-            self.connection.remove_log_listener(heed)
+            self.connection.remove_log_listener(collect)
 
     patch.setattr(PostgresRunner, "_check_replication", wrong)
 
@@ -403,7 +403,7 @@ def a_completion_does_not_look_at_the_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_renewal_needs_the_newest_claim(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claims, "require_bearers", claims.require_claim)
+    patch.setattr(claims, "require_whole_claim", claims.require_claim)
 
 
 def added_work_is_not_offered(patch: pytest.MonkeyPatch) -> None:

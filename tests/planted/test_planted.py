@@ -652,12 +652,12 @@ def a_lost_connection_of_a_callers_pool_is_replaced(_: Path, request: pytest.Fix
 def an_interrupted_open_leaves_no_thread(_: Path, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue("clean_postgres_url")
     with pytest.MonkeyPatch.context() as patch:
-        test_interrupts.check_that_an_interrupted_start_is_undone(url, patch, "after", patience_s=2)
+        test_interrupts.check_that_an_interrupted_start_is_undone(url, patch, "after", timeout_s=2)
 
 
 def nobody_waits_for_a_judgement(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made, pytest.MonkeyPatch.context() as patch:
-        another_writes_while_an_event_is_judged(made, patch, patience_s=2)
+        another_writes_while_an_event_is_judged(made, patch, timeout_s=2)
 
 
 def exponential_work_is_refused(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -763,7 +763,7 @@ def key_frames_of_a_rollback_are_forgotten(_: Path, __: pytest.FixtureRequest) -
 def a_cancelled_begin_leaves_nothing_open(_: Path, request: pytest.FixtureRequest) -> None:
     url, database = request.getfixturevalue("clean_postgres_url"), request.getfixturevalue("postgres_database")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(test_transactions, "PATIENCE_S", 3)
+        patch.setattr(test_transactions, "TIMEOUT_S", 3)
         test_transactions.test_a_cancelled_begin_on_another_loop_leaves_nothing_open(url, database, patch)
 
 

@@ -455,8 +455,8 @@ def test_a_claim_that_does_not_hold_exactly_this_is_lost(
 
 @pytest.mark.parametrize("named", [("b1",), ("b2",), ("b1", "b2"), ("b2", "b1")])
 def test_every_proof_of_a_claim_renews_all_its_batches(named: tuple[str, ...]) -> None:
-    assert claims.require_bearers(proof(*named), HELD, 199) == HELD
-    assert claims.require_bearers(proof(*named, fence=2), [*HELD, claimed(3, claim_id="claim:3:1")], 199) == HELD
+    assert claims.require_whole_claim(proof(*named), HELD, 199) == HELD
+    assert claims.require_whole_claim(proof(*named, fence=2), [*HELD, claimed(3, claim_id="claim:3:1")], 199) == HELD
 
 
 @pytest.mark.parametrize(
@@ -480,7 +480,7 @@ def test_a_claim_that_is_not_proven_is_not_renewed(
     completion: WorkCompletion, rows: list[BatchRow], now_ms: int
 ) -> None:
     with pytest.raises(ClaimLost) as info:
-        claims.require_bearers(completion, rows, now_ms)
+        claims.require_whole_claim(completion, rows, now_ms)
     assert not info.value.widened
 
 

@@ -63,7 +63,7 @@ FOUNDER = but(SESSION, session_key=1)
 
 
 @pytest.mark.parametrize(
-    ("row", "founder", "sound"),
+    ("row", "root_session", "sound"),
     [
         (SESSION, FOUNDER, True),
         (FOUNDER, FOUNDER, True),
@@ -72,9 +72,9 @@ FOUNDER = but(SESSION, session_key=1)
         (but(SESSION, family=7), but(FOUNDER, session_key=7, family=7), False),
     ],
 )
-def test_a_family_is_founded_by_a_session(row: r.SessionRow, founder: r.SessionRow | None, sound: bool) -> None:
+def test_a_family_is_founded_by_a_session(row: r.SessionRow, root_session: r.SessionRow | None, sound: bool) -> None:
     expected = [] if sound else [f"sessions {row.session_key}: no session founded its family {row.family}"]
-    assert problems(session_rules.family(row, founder)) == expected
+    assert problems(session_rules.family(row, root_session)) == expected
 
 
 STRANGER = "sessions 3: inherits from 2, which is not an older session of its family"

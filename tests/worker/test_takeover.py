@@ -264,7 +264,7 @@ def test_a_renewer_waits_for_the_end_of_its_neighbour_without_looking_at_it() ->
         assert renewer._pause_s() > 100, "no look is due before the next renewal"
         assert not is_provably_dead(told, here)
         neighbour.kill()
-        renewer._alarm.sleep(renewer._pause_s())
+        renewer._wakeable.sleep(renewer._pause_s())
         renewer._release_dead_neighbour()
         assert [worker.id for worker in store.workers.list()] == ["w1"]
 
@@ -273,7 +273,7 @@ def test_a_claim_that_is_renewed_late_does_not_wake_the_keeper(monkeypatch: pyte
     with holdfast.open_blocking("memory:") as store:
         renewer = ClaimRenewer(store, "w1", ["slow"], 60_000)
         woken: list[float] = []
-        monkeypatch.setattr(renewer._alarm, "ring", lambda: woken.append(time.monotonic()))
+        monkeypatch.setattr(renewer._wakeable, "wake", lambda: woken.append(time.monotonic()))
         store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="slow"))
         claim = store.queue.claim_next(owner_id="w1")
         assert claim is not None

@@ -343,6 +343,6 @@ COMMANDS = (
         ("source <(holdfast completion bash)", "holdfast completion fish > ~/.config/fish/completions/holdfast.fish"),
         "An object: `shell`, `script`.",
         opens_a_store=False,
-        without=("--url", "--schema", "--pooler", "--attachments", "--patience"),
+        without=("--url", "--schema", "--pooler", "--attachments", "--lock-timeout"),
     ),
 )

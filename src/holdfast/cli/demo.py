@@ -218,6 +218,6 @@ COMMANDS = (
         "the schema holdfast_demo, or that of --schema. Needs no API key and no network: the model is scripted. The\n"
         "exit code is 1 if the count is wrong.",
         opens_a_store=False,
-        without=("--attachments", "--patience"),
+        without=("--attachments", "--lock-timeout"),
     ),
 )

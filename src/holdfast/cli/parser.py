@@ -79,7 +79,7 @@ COMMON: tuple[Argument, ...] = (
     argument("--pooler", choices=("none", "transaction"), help="the connection pooler in front of PostgreSQL"),
     argument("--attachments", metavar="FOLDER", help="where attachment bytes live, if not in the database"),
     argument(
-        "--patience",
+        "--lock-timeout",
         metavar="TIME",
         type=up_to("1h"),
         help="lock timeout of a command (default 15s on SQLite, 10s on PostgreSQL)",
@@ -174,7 +174,7 @@ def build(words: Sequence[str] | None = None) -> Parser:
     )
     root.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
     _add(root, COMMON)
-    unset = dict.fromkeys(("url", "schema", "pooler", "attachments", "patience", "declared"))
+    unset = dict.fromkeys(("url", "schema", "pooler", "attachments", "lock_timeout", "declared"))
     root.set_defaults(**unset, json=False, debug=False)
     places: dict[str, Any] = {"": root.add_subparsers(title="commands", metavar="COMMAND", required=True)}
     for command in COMMANDS:

@@ -53,7 +53,7 @@ class Call:
 
     def settings(self, url: str, *, migrate: bool, schema: str | None = None) -> Any:
         """Return the options with which to open the store at a URL."""
-        waits_ms: int | None = self.options.patience
+        waits_ms: int | None = self.options.lock_timeout
         if url.startswith(POSTGRES):
             name = next((one for one in (schema, self.options.schema) if one is not None), "holdfast")
             usual = holdfast.PostgresOptions()
@@ -63,7 +63,7 @@ class Call:
                 pooler=self.options.pooler or "none",
                 migrate=migrate,
                 lock_timeout_ms=usual.lock_timeout_ms if waits_ms is None else waits_ms,
-                # A short `--patience` limits waits for locks. It must not cut off a statement that is slow by itself.
+                # A short `--lock-timeout` limits waits for locks, and cuts off no slow statement.
                 statement_timeout_ms=max(usual.statement_timeout_ms or 0, waits_ms or 0),
             )
         if (schema, self.options.schema, self.options.pooler) != (None, None, None):
@@ -141,10 +141,10 @@ def run(arguments: list[str]) -> int:
     try:
         return _run(arguments, terminal)
     finally:
-        _let_go_of_unread_output()
+        _discard_unread_output()
 
 
-def _let_go_of_unread_output() -> None:
+def _discard_unread_output() -> None:
     """Point streams that fail to flush at the null device, so that the interpreter's own flush at exit succeeds."""
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
         try:

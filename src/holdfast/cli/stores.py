@@ -139,6 +139,6 @@ COMMANDS = (
         ),
         json="An object: `ddl`.",
         notes="Opens no store, so it need not exist.",
-        without=("--attachments", "--patience"),
+        without=("--attachments", "--lock-timeout"),
     ),
 )

@@ -209,6 +209,6 @@ COMMANDS = (
         "skipped. A violation is printed with a command that repeats it: the same seed makes the same program, but\n"
         "the operating system may schedule it differently. The exit code is 1 after a violation, or if nothing ran.\n"
         "First removes scratch data of earlier runs that were killed.",
-        without=("--attachments", "--patience"),
+        without=("--attachments", "--lock-timeout"),
     ),
 )

@@ -164,7 +164,7 @@ COMMANDS = (
         "finish within its grace period, and returns the rest to the queue.\n"
         "--reload, for development, does so on each change.",
         opens_a_store=False,
-        without=("--url", "--schema", "--pooler", "--attachments", "--patience"),
+        without=("--url", "--schema", "--pooler", "--attachments", "--lock-timeout"),
         because="the program names the store and its options in holdfast.Worker(…)",
     ),
 )

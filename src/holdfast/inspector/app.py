@@ -30,7 +30,7 @@ with needing("ui", field="inspector", purpose="the inspector"):
     from starlette.staticfiles import StaticFiles
 
 from holdfast import metrics
-from holdfast.activity import RESTS
+from holdfast.activity import PAUSE_FACTOR
 from holdfast.cli.advice import said
 from holdfast.cli.schedules import target_of
 from holdfast.cli.terminal import end_of_error, length, moment, size
@@ -243,7 +243,7 @@ class Pages:
                     yield ": alive\n\n"
                     silent_s = 0.0
                 # A page that takes long is read more rarely, one of a store that is away is not.
-                rest_s = pause_s if status == UNAVAILABLE else min(SEARCH_EVERY_S, max(pause_s, RESTS * took_s))
+                rest_s = pause_s if status == UNAVAILABLE else min(SEARCH_EVERY_S, max(pause_s, PAUSE_FACTOR * took_s))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ending.wait(), rest_s)
                 silent_s += rest_s

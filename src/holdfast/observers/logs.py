@@ -13,7 +13,7 @@ from holdfast.records.observations import Observation, OperationOutcome
 LEVELS: Final[dict[OperationOutcome, int]] = {"ok": DEBUG, "cancelled": DEBUG, "refused": INFO, "failed": WARNING}
 """Refusals are normal among several workers and need no alarm. Failures may."""
 
-GRAVE = frozenset({"Corrupt", "DurabilityUncertain"})
+ALWAYS_ERRORS = frozenset({"Corrupt", "DurabilityUncertain"})
 """Failures that do not go away by themselves."""
 
 
@@ -37,7 +37,7 @@ class Logging:
         return self._log if self._logger.isEnabledFor(ERROR) else None
 
     def _log(self, observation: Observation) -> None:
-        level = ERROR if observation.error_class in GRAVE else LEVELS[observation.outcome]
+        level = ERROR if observation.error_class in ALWAYS_ERRORS else LEVELS[observation.outcome]
         if self._logger.isEnabledFor(level):
             self._logger.log(level, *_message(observation), extra=_fields(observation))
 

@@ -116,19 +116,19 @@ async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
             now_ms=tx.now_ms,
             takes_slot=found.limited_by is not None and limit_rules.counts(found.limited_by.limit),
         )
-    bearers = [claims.stamped(row, stamp, attempts=0) for row in held]
-    bearers += [claims.stamped(row, stamp, attempts=1) for row in rows]
-    bearers.sort(key=lambda row: row.enqueue_seq)
+    members = [claims.stamped(row, stamp, attempts=0) for row in held]
+    members += [claims.stamped(row, stamp, attempts=1) for row in rows]
+    members.sort(key=lambda row: row.enqueue_seq)
     # Decoded before anything is written: a damaged payload leaves nothing half done.
-    made = claims.claim_from(request.session_id, request.token, bearers)
-    expect_rows(await tx.save_batches(bearers), "batches", stamp.claim_id, expected=len(bearers))
+    made = claims.claim_from(request.session_id, request.token, members)
+    expect_rows(await tx.save_batches(members), "batches", stamp.claim_id, expected=len(members))
     tables = tx.ready_tables
     assert tables is not None, "a database without ready tables claims by itself"
     if held:
-        await limits.extend(tx, bearers[0])
+        await limits.extend(tx, members[0])
     elif stamp.slot and found.limited_by is not None:
-        await limits.take(tx, tables, found.limited_by, bearers[0])
-    await ready.move_to_end(tx, tables, session.session_key, session.family, bearers[-1].enqueue_seq)
+        await limits.take(tx, tables, found.limited_by, members[0])
+    await ready.move_to_end(tx, tables, session.session_key, session.family, members[-1].enqueue_seq)
     return made
 
 
@@ -304,7 +304,7 @@ async def renew(tx: Transaction, claim: WorkClaim, completion: WorkCompletion, t
     if session is None:
         raise ClaimLost(completion.session_id, completion.claim_id)
     rows = await tx.find_claimed(session.session_key, completion.claim_id)
-    held = claims.require_bearers(completion, rows, tx.now_ms)
+    held = claims.require_whole_claim(completion, rows, tx.now_ms)
     return claims.lasting_until(claim, await extend(tx, held, ttl_ms))
 
 

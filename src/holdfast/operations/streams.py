@@ -38,7 +38,7 @@ async def emit(
     session = session_rules.admit(await tx.find_session(session_id, key_only=True), session_id, None)
     if session is None:
         raise ClaimLost(session_id, completion.claim_id)
-    held = await tx.find_bearers(session.session_key, completion.batch_ids[:1])
+    held = await tx.find_batch_states(session.session_key, completion.batch_ids[:1])
     rules.require_emitter(completion, held, tx.now_ms)
     place = {"family": session.family, "session_key": session.session_key}
     if fresh:
@@ -105,7 +105,7 @@ async def _begun(tx: Transaction, session: SessionRow) -> list[StreamRow]:
 
 async def _bearer(tx: Transaction, session: SessionRow, turn_id: str, claim_id: str) -> tuple[BatchRow | None, bool]:
     """Return the batch that a turn answers, and whether the values of this claim on it count."""
-    found = await tx.find_bearers(session.session_key, [turn_id])
+    found = await tx.find_batch_states(session.session_key, [turn_id])
     if not found:  # the caller named the turn
         found = await tx.find_claimed(session.session_key, claim_id)
     batch = found[0] if found else None

@@ -104,14 +104,14 @@ class HeartbeatParams(msgspec.Struct, frozen=True):
 class TurnPlan(CommitPlan, frozen=True):
     """A plan for a database that judges again when it writes.
 
-    It has the proofs of claims and lease, the stored nodes that must be live (`rests_on`), the segments in which new
-    node ids must be free, the session of each new batch, and the parts of the receipt that the revision has encoded.
+    It has the proofs of claims and lease, the stored nodes that must be live (`live_node_keys`), the segments in which
+    new node ids must be free, the session of each new batch, and the parts of the receipt that the revision encodes.
     A plan that hides nodes (`hidden`, their keys) is never given to such a database.
     """
 
     claims: tuple[ClaimProof, ...] = ()
     lease: LeaseProof | None = None
-    rests_on: tuple[int, ...] = ()
+    live_node_keys: tuple[int, ...] = ()
     segments: tuple[Segment, ...] = ()
     targets: tuple[str, ...] = ()
     manifest: CheckpointManifest | None = None

@@ -68,7 +68,7 @@ class FastPaths(Protocol):
         ...
 
     async def extend_claim(self, proof: ClaimProof, ttl_ms: int) -> RenewalVerdict | None:
-        """Move the end of a proven claim, never back (`rules.claims.require_bearers`)."""
+        """Move the end of a proven claim, never back (`rules.claims.require_whole_claim`)."""
         ...
 
     async def renew_all(self, params: HeartbeatParams) -> HeartbeatVerdict | None:

@@ -12,7 +12,7 @@ from holdfast.stream_rows import StreamRow
 class StreamTables(Protocol):
     """Blocks of emitted values."""
 
-    async def find_bearers(self, session_key: int, batch_ids: Sequence[str]) -> list[BatchRow]:
+    async def find_batch_states(self, session_key: int, batch_ids: Sequence[str]) -> list[BatchRow]:
         """Return batches without their payloads, locked for a writer, but not the session's queue."""
         ...
 

@@ -287,7 +287,7 @@ def require_claim(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: 
     return held
 
 
-def require_bearers(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: int) -> list[BatchRow]:
+def require_whole_claim(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: int) -> list[BatchRow]:
     """Return all batches of the claim, including those that joined it after this proof was given out.
 
     `rows` are the unsettled batches that carry its id.
@@ -316,14 +316,14 @@ def _proven(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: int) -
 def settled_before(completion: WorkCompletion, rows: Sequence[BatchRow]) -> WorkReceipt | None:
     """Return the receipt of a claim that was completed before, by a commit or otherwise; None if it was not."""
     named = set(completion.batch_ids)
-    borne = [row for row in rows if row.batch_id in named and row.claim_id == completion.claim_id]
-    done = len(borne) == len(completion.batch_ids) and all(
-        row.settled_state == "completed" and row.claim_fence == completion.fence and row.claim_size == len(borne)
-        for row in borne
+    claimed = [row for row in rows if row.batch_id in named and row.claim_id == completion.claim_id]
+    done = len(claimed) == len(completion.batch_ids) and all(
+        row.settled_state == "completed" and row.claim_fence == completion.fence and row.claim_size == len(claimed)
+        for row in claimed
     )
-    if not borne or not done or not _token_matches(completion, borne):
+    if not claimed or not done or not _token_matches(completion, claimed):
         return None
-    return receipt_of(completion, borne[0].settled_at_ms or 0, borne[0].settled_revision)
+    return receipt_of(completion, claimed[0].settled_at_ms or 0, claimed[0].settled_revision)
 
 
 def receipt_of(completion: WorkCompletion, settled_at_ms: int, revision: int | None) -> WorkReceipt:

@@ -367,7 +367,7 @@ def _plan(  # noqa: PLR0913 - a turn rests on as many facts
         enqueues=enqueues,
         claims=tuple(map(claims.proof_of, intent.completes)),
         lease=None if intent.lease is None else leases.proof_of(intent.lease),
-        rests_on=_rests_on(intent, placed, leaf_key),
+        live_node_keys=_live_node_keys(intent, placed, leaf_key),
         segments=graph.segments_of(session) if placed.rows and epoch == session.epoch else (),
         targets=enqueued_for,
         manifest=body.manifest,
@@ -377,7 +377,7 @@ def _plan(  # noqa: PLR0913 - a turn rests on as many facts
     )
 
 
-def _rests_on(intent: CommitIntent, placed: graph.Placement, leaf_key: int | None) -> tuple[int, ...]:
+def _live_node_keys(intent: CommitIntent, placed: graph.Placement, leaf_key: int | None) -> tuple[int, ...]:
     """Return the stored nodes that must be live: otherwise the turn would be read back without its history."""
     new = {row.node_key for row in placed.rows}
     parents = {row.parent_key for row in placed.rows if row.parent_key is not None}

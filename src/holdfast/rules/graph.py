@@ -278,10 +278,10 @@ def further_ids(
     These are the head's leaf, if a new node follows it, and the parents of tombstoned nodes that are sent again.
     """
     known = [stored[intent.id] for intent in intents if intent.id in stored]
-    rests_on = {row.parent_id for row in known if row.mark == TOMBSTONED and row.parent_id is not None}
+    live_node_keys = {row.parent_id for row in known if row.mark == TOMBSTONED and row.parent_id is not None}
     if leaf is not None and leaf[1] not in stored and follows_head(intents, stored):
-        rests_on.add(leaf[1])
-    return tuple(sorted(rests_on - stored.keys())) if rests_on else ()
+        live_node_keys.add(leaf[1])
+    return tuple(sorted(live_node_keys - stored.keys())) if live_node_keys else ()
 
 
 def place_nodes(  # noqa: PLR0913 - a placement rests on as many facts

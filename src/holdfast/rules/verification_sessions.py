@@ -52,9 +52,9 @@ def session(row: SessionRow, incarnations: tuple[int, int, int]) -> Iterator[Fin
     sessions.meta_of(row)
 
 
-def family(row: SessionRow, founder: SessionRow | None) -> Iterator[Finding]:
+def family(row: SessionRow, root_session: SessionRow | None) -> Iterator[Finding]:
     """A family is named after the session that founded it, whose row is never removed."""
-    if founder is None or founder.family != row.family or row.family > row.session_key:
+    if root_session is None or root_session.family != row.family or row.family > row.session_key:
         yield Finding("sessions", str(row.session_key), f"no session founded its family {row.family}")
 
 

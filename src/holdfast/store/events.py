@@ -268,7 +268,7 @@ class Events(FacetBase):
         ['process.completed']
         """
         filter = self._filter(process_id, after, self._context.limits.page)
-        patience = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
+        wait_ms = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
         while True:
             page, ended = await self._context.backend.read(
                 partial(event_operations.follow_page, filter=filter), view=event_operations.one_more(filter)
@@ -282,9 +282,9 @@ class Events(FacetBase):
                 return
             if not page.items:
                 try:
-                    await self._next(filter, FOLLOW_WAIT_MS if patience is None else patience, "an event")
+                    await self._next(filter, FOLLOW_WAIT_MS if wait_ms is None else wait_ms, "an event")
                 except WaitTimeout:
-                    if patience is not None:
+                    if wait_ms is not None:
                         return
 
     async def wakes(

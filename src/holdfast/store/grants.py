@@ -54,12 +54,14 @@ class Grants(FacetBase):
         >>> store.grants.transfer(holdfast.Scope("chat-42"), holdfast.Scope("chat-43"), [])
         ()
         """
-        giver, taker = self._scope("source", source), self._scope("target", target)
+        source_scope, target_scope = self._scope("source", source), self._scope("target", target)
         limits = self._context.limits
         ids = checks.sequence("process_ids", process_ids, most=limits.page)
         checked = [checks.identifier(f"process_ids[{index}]", one, limits) for index, one in enumerate(ids)]
         rules.require_distinct(checked)
-        return await self._context.backend.write(lambda tx: operations.transfer(tx, giver, taker, checked))
+        return await self._context.backend.write(
+            lambda tx: operations.transfer(tx, source_scope, target_scope, checked)
+        )
 
     async def list(
         self, scope: Scope, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE

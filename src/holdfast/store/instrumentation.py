@@ -42,7 +42,7 @@ class Observing(msgspec.Struct, frozen=True):
             except Exception as error:
                 if raised_by_handler(error):
                     raise
-                _blame(observer, error)
+                _log_failure(observer, error)
             else:
                 if end is not None:
                     ends.append(end)
@@ -57,7 +57,7 @@ class Observing(msgspec.Struct, frozen=True):
                 except Exception as error:
                     if raised_by_handler(error):
                         raise
-                    _blame(observer, error)
+                    _log_failure(observer, error)
                 else:
                     if place is not None and re.fullmatch(r"[0-9a-f-]{1,100}", place):
                         return place
@@ -103,7 +103,7 @@ class Watched:
             except Exception as failure:
                 if raised_by_handler(failure):
                     raise
-                _blame(end, failure)
+                _log_failure(end, failure)
 
 
 def observing_of(observers: tuple[Observer, ...], backend: object) -> Observing | None:
@@ -226,7 +226,7 @@ def _length(result: object) -> int | None:
     return len(cast("Page[Any]", result)) if isinstance(result, Page | tuple | list) else None
 
 
-def _blame(part: object, error: Exception) -> None:
+def _log_failure(part: object, error: Exception) -> None:
     log_event(
         "observers",
         WARNING,

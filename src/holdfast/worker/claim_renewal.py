@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 import holdfast
 from holdfast.log import INFO, WARNING, log_event
-from holdfast.worker.alarm import Alarm
 from holdfast.worker.identity import Identity, is_provably_dead, own_identity
 from holdfast.worker.outages import Outages
+from holdfast.worker.wakeable_sleep import WakeableSleep
 
 ROUNDS_A_LIFE = 3
 """Renewals in the lifetime of a claim: two may fail before it is lost."""
@@ -133,7 +133,7 @@ class ClaimRenewer:
         self._held: set[Held] = set()
         self._asks: set[Ask] = set()
         self._changed = threading.Lock()
-        self._alarm = Alarm()
+        self._wakeable = WakeableSleep()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="holdfast-renewal", daemon=True)
 
@@ -151,7 +151,7 @@ class ClaimRenewer:
             # A thread that wakes early enough by itself is left alone: most claims end before their first renewal.
             wakes_late = held.due_s() < self._wakes_s
         if wakes_late:
-            self._alarm.ring()
+            self._wakeable.wake()
         for one in replaced:
             if one.is_settling:
                 self.drop(one)
@@ -165,7 +165,7 @@ class ClaimRenewer:
             self._asks.add(asked)
             wakes_late = asked.due_s() < self._wakes_s
         if wakes_late:
-            self._alarm.ring()
+            self._wakeable.wake()
         return asked
 
     def answered(self, asked: Ask) -> None:
@@ -201,10 +201,10 @@ class ClaimRenewer:
         """End the thread, take the worker off the list, and close the store."""
         with self._changed:
             self._is_over = True
-        self._alarm.ring()
+        self._wakeable.wake()
         if self._thread.is_alive():
             self._thread.join()
-        self._alarm.close()
+        self._wakeable.close()
         try:
             self._store.workers.leave(self._owner_id)
         except holdfast.HoldfastError as error:
@@ -217,7 +217,7 @@ class ClaimRenewer:
                 pause_s = 0.0 if self._is_over else self._pause_s()
                 self._wakes_s = time.monotonic() + pause_s
             if pause_s:
-                self._alarm.sleep(pause_s)
+                self._wakeable.sleep(pause_s)
             if self._is_over:
                 return
             self._do_what_is_due()
@@ -243,7 +243,7 @@ class ClaimRenewer:
     def _pause_s(self) -> float:
         due_s = min([self._due_s(), *(asked.due_s() for asked in self._asks)])
         pause_s = max(0.0, due_s - time.monotonic())
-        is_watched = not self._neighbours or self._neighbours[0].pid == self._alarm.watched
+        is_watched = not self._neighbours or self._neighbours[0].pid == self._wakeable.watched
         return pause_s if is_watched else min(pause_s, LOOK_AT_NEIGHBOUR_S)
 
     # Renewing.
@@ -352,12 +352,12 @@ class ClaimRenewer:
         The workers of a host form a ring: each is checked by one other, however many there are.
         """
         now_s = time.monotonic()
-        if now_s < self._looked_s + LOOK_AT_NEIGHBOUR_S and not self._alarm.has_ended:
+        if now_s < self._looked_s + LOOK_AT_NEIGHBOUR_S and not self._wakeable.has_ended:
             return
         self._looked_s = now_s
         while self._neighbours:
             # Before the check: an end between the two is noticed by one of them.
-            self._alarm.watch(self._neighbours[0].pid)
+            self._wakeable.watch(self._neighbours[0].pid)
             if not is_provably_dead(self._neighbours[0], self._here) or not self._release(self._neighbours[0]):
                 return
 

@@ -115,7 +115,7 @@ class Claimer(Generic[C]):
                 try:
                     following = await self._source.run(following, may_claim_next=self._may_claim_next)
                 finally:
-                    self._runner.let_go_of_answer(asked)
+                    self._runner.drop_answer(asked)
         finally:
             self._slots.give_back()
 

@@ -81,7 +81,7 @@ class InterruptWatch:
         self._turn.interrupted = self._turn.cancelled = True
         # The claim is gone, as a renewal would find. That is not a loss, and its time limits the handler no more.
         self._held.is_settling = True
-        self._runner.let_go(self._held)
+        self._runner.stop_renewing(self._held)
         self._cancels += self._held.has_cancelled  # a renewal came first
 
     async def was_interrupted(self, error: BaseException) -> bool:

@@ -118,7 +118,7 @@ class Runs:
                 await self._guarded(handler, held, self._continue(handler, run, journal, over))
             except asyncio.CancelledError as error:
                 if held.is_lost:
-                    runner.forgive(held, handler.name)
+                    runner.continue_after_loss(held, handler.name)
                 elif runner.caller.is_cancelling:
                     await self._interrupted(run, journal, held)
                     raise
@@ -167,7 +167,7 @@ class Runs:
         except asyncio.CancelledError:
             if not held.is_lost:
                 raise
-            self._runner.forgive(held, handler.name)
+            self._runner.continue_after_loss(held, handler.name)
         except (holdfast.LeaseLost, holdfast.AlreadyTerminal, holdfast.errors.ReplayConflict):
             self._runner.count_lost(held, handler.name)
         except holdfast.HoldfastError as error:

@@ -30,7 +30,7 @@ LOOKS_A_LIFE = 10
 """Looks for overdue and lost claims in the lifetime of one."""
 EXPIRED_TRIES = 3
 """Tries of a transaction that takes longer than it may."""
-STUBBORN_S = THREAD_GRACE_S + 2.0
+CANCEL_TIMEOUT_S = THREAD_GRACE_S + 2.0
 """Time for cancelled calls to end and to give back their work at a shutdown. Then the worker ends without them."""
 
 
@@ -85,7 +85,7 @@ class Runner:
         for task in self.running:
             task.cancel()
         if self.running:
-            await asyncio.wait(self.running, timeout=STUBBORN_S)
+            await asyncio.wait(self.running, timeout=CANCEL_TIMEOUT_S)
         if self.running:
             await self._leave_behind()
 
@@ -150,7 +150,7 @@ class Runner:
                 self._renewer.answered(asked)
         return answer, None if claim is None else (claim, asked)
 
-    def let_go_of_answer(self, asked: Ask) -> None:
+    def drop_answer(self, asked: Ask) -> None:
         """Renew what a call took only if it is held. Idempotent."""
         self._renewer.answered(asked)
 
@@ -174,11 +174,11 @@ class Runner:
         finally:
             self._renewer.drop(held)
 
-    def let_go(self, held: Held) -> None:
+    def stop_renewing(self, held: Held) -> None:
         """Renew a claim no more, and let its end not stop the call."""
         self._renewer.drop(held)
 
-    def forgive(self, held: Held, name: str) -> None:
+    def continue_after_loss(self, held: Held, name: str) -> None:
         """Continue after the cancel of a call whose claim was lost."""
         task = asyncio.current_task()
         assert task is not None

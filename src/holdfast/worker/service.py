@@ -63,7 +63,7 @@ class Service:
         self._name = name
         self._stopping: asyncio.Event | None = None
         self._stop_requested = False
-        self._has_stubborn = False
+        self._has_uncancellable = False
         self._changing = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -74,12 +74,12 @@ class Service:
             raise holdfast.InvalidRequest(
                 "worker", "run() needs a thread without an event loop: await worker.serve() here"
             )
-        self._has_stubborn = False
+        self._has_uncancellable = False
         runner = asyncio.Runner()
         try:
             runner.run(self._run(until_idle=until_idle))
         finally:
-            if not self._has_stubborn:  # closing would wait for handlers that cannot be cancelled, for ever
+            if not self._has_uncancellable:  # closing would wait for handlers that cannot be cancelled, for ever
                 runner.close()
 
     async def _run(self, *, until_idle: bool) -> None:
@@ -207,7 +207,7 @@ class Service:
                 task.cancel()
             await asyncio.gather(claiming, stopping, return_exceptions=True)
             await runner.finish(self._grace_s)
-            self._has_stubborn = bool(runner.running)
+            self._has_uncancellable = bool(runner.running)
             watching.cancel()
             threads.close()
 

@@ -16,7 +16,7 @@ from holdfast.worker.handlers import Handlers
 from holdfast.worker.running import Runner
 
 LOOK_EVERY_S = 60.0
-LOOK_SELDOM_S = 300.0
+LONGEST_PAUSE_S = 300.0
 """Interval of looks, and the one to which it grows while they find nothing: each reads a few listings."""
 MOST_SESSIONS = 20
 MOST_BATCHES = 50
@@ -117,4 +117,4 @@ class UnhandledKinds:
         pause_s = LOOK_EVERY_S
         while True:
             await asyncio.sleep(pause_s)
-            pause_s = LOOK_EVERY_S if await self.note() else min(pause_s * 2, LOOK_SELDOM_S)
+            pause_s = LOOK_EVERY_S if await self.note() else min(pause_s * 2, LONGEST_PAUSE_S)

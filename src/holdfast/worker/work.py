@@ -92,7 +92,7 @@ class Work:
                     is_done, following = True, await self._complete(held, may_claim_next=may_claim_next)
             except asyncio.CancelledError as error:
                 if held.is_lost:
-                    runner.forgive(held, handler.name)
+                    runner.continue_after_loss(held, handler.name)
                     runner.remember_lost(held)
                 elif runner.caller.is_cancelling:
                     await self._give_back(_work(held))
@@ -218,7 +218,7 @@ class Work:
         except asyncio.CancelledError:
             if not held.is_lost:
                 raise
-            self._runner.forgive(held, handler.name)
+            self._runner.continue_after_loss(held, handler.name)
         except holdfast.HoldfastError as problem:
             log_event(
                 "worker", WARNING, "could not record a failure (%(error_class)s)", error_class=type(problem).__name__

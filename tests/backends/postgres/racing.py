@@ -16,7 +16,7 @@ from holdfast.leases import OnProcess, OnSession
 from holdfast.processes import External
 
 RACERS = 4
-PATIENCE_S = 120
+TIMEOUT_S = 120
 TTL_MS = 1_000
 
 Answer = tuple[Any, ...]
@@ -49,7 +49,7 @@ class Racer:
 
     def meet(self) -> None:
         """Wait until all racers have arrived."""
-        self._barrier.wait(PATIENCE_S)
+        self._barrier.wait(TIMEOUT_S)
 
     def run(self, race: Race, rounds: int) -> list[Answer]:
         answers = []
@@ -97,14 +97,14 @@ class Field:
         for end in self._ends:
             end.send((name, rounds))
         for end in self._ends:
-            assert end.poll(PATIENCE_S), f"{name}: a racer does not answer"
+            assert end.poll(TIMEOUT_S), f"{name}: a racer does not answer"
         return list(zip(*(end.recv() for end in self._ends), strict=True))
 
     def close(self) -> None:
         for end in self._ends:
             end.close()
         for process in self._processes:
-            process.join(PATIENCE_S)
+            process.join(TIMEOUT_S)
             process.close()
 
 

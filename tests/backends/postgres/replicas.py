@@ -16,7 +16,7 @@ from holdfast.torture.servers import Server
 
 T = TypeVar("T")
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 PROMPT = {
     **REPLICATED,
     "wal_receiver_status_interval": "1s",
@@ -114,7 +114,7 @@ async def connected(server: Server) -> AsyncIterator[Any]:
 
 async def until(look: Callable[[], Awaitable[Any]]) -> None:
     """Poll until the condition holds. Replay may cancel a poll of a replica."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             with suppress(asyncpg.SerializationError):
                 if await look():

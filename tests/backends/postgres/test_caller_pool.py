@@ -25,7 +25,7 @@ Call = Callable[[Store], Awaitable[Any]]
 Owner = Literal["our pool", "the caller's pool"]
 
 CONNECTIONS = 2
-PATIENCE_S = 20
+TIMEOUT_S = 20
 EVERYTHING = "LOCK TABLE holdfast.sessions, holdfast.processes, holdfast.leases IN ACCESS EXCLUSIVE MODE"
 WAITERS = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
@@ -76,7 +76,7 @@ class Losable:
         async with self.locker.transaction():
             await self.locker.execute(EVERYTHING)
             answer = asyncio.ensure_future(call(self.store))
-            deadline_s = time.monotonic() + PATIENCE_S
+            deadline_s = time.monotonic() + TIMEOUT_S
             while not await self.administrator.fetchval(f"SELECT count(pg_terminate_backend(pid)) {WAITERS}"):
                 assert time.monotonic() < deadline_s, "nothing waits for the lock"
         return await answer

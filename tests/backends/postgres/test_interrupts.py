@@ -13,7 +13,7 @@ import holdfast
 from holdfast import factory
 from holdfast.backends.postgres import loop_thread
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 CONNECTIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'"
 
 STORM = """
@@ -82,7 +82,7 @@ def loops() -> set[threading.Thread]:
 
 
 def check_that_an_interrupted_start_is_undone(
-    url: str, patch: pytest.MonkeyPatch, when: str, patience_s: float = PATIENCE_S
+    url: str, patch: pytest.MonkeyPatch, when: str, timeout_s: float = TIMEOUT_S
 ) -> None:
     before, begun = loops(), []
     right = loop_thread.start_thread
@@ -100,7 +100,7 @@ def check_that_an_interrupted_start_is_undone(
     if when == "before":
         # Another thread starts it, possibly only now.
         right(thread)
-    thread.join(patience_s)
+    thread.join(timeout_s)
     assert loops() == before
 
 

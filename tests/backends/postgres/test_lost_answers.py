@@ -44,7 +44,7 @@ class Cuttable:
             )
             for one in (self.wire.url, url)
         ]
-        self.store, self.witness = (Store(Context(backend, holdfast.Limits())) for backend in self._backends)
+        self.store, self.head = (Store(Context(backend, holdfast.Limits())) for backend in self._backends)
 
     def close(self) -> None:
         for backend in self._backends:
@@ -56,7 +56,7 @@ class Cuttable:
 
     def seen(self, call: Call) -> Any:
         """Run a read on the second store."""
-        return self.loop.drive(call(self.witness))
+        return self.loop.drive(call(self.head))
 
     def cut(self, statement: str, when: Cut, call: Call, *, meanwhile: Call | None = None) -> Any:
         """Cut the connection at the statement; return the caller's answer or error.
@@ -64,7 +64,7 @@ class Cuttable:
         `meanwhile` is a call on the second store, made after the statement is applied and before it is retried.
         """
         self.wire.cut(statement, when)
-        self.wire.meanwhile = None if meanwhile is None else partial(meanwhile, self.witness)
+        self.wire.meanwhile = None if meanwhile is None else partial(meanwhile, self.head)
         try:
             answer = self.do(call)
         except holdfast.HoldfastError as error:

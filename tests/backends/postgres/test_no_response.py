@@ -40,7 +40,7 @@ class Mutable:
         )
         self.backend = loop.drive(PostgresBackend.open(self._pool or self.wire.url, options, None))
         self._other = loop.drive(PostgresBackend.open(url, PostgresOptions(max_connections=1), None))
-        self.store, self.witness = (Store(Context(one, holdfast.Limits())) for one in (self.backend, self._other))
+        self.store, self.head = (Store(Context(one, holdfast.Limits())) for one in (self.backend, self._other))
 
     def close(self) -> None:
         self.loop.drive(self.backend.close())
@@ -54,7 +54,7 @@ class Mutable:
 
     def seen(self, call: Call) -> Any:
         """Run a read on the second store."""
-        return self.loop.drive(call(self.witness))
+        return self.loop.drive(call(self.head))
 
     def silent(self, statement: str, when: Cut, call: Call) -> tuple[Any, float]:
         """Silence the connection at the statement; return the caller's answer and the seconds that it took."""

@@ -256,7 +256,7 @@ def test_the_newest_head_is_asked_for_when_a_server_seems_to_have_been_started_a
     watch.compare(BEFORE)
     watch.remember(*head("late", revision=5, at_ms=900))
     watch.remember(*head("early", revision=3, at_ms=100))
-    watch.keep_witness()
+    watch.keep_known_head()
     # Read from the other server before its origin was checked.
     watch.remember(*head("later", revision=9, at_ms=2_000))
     assert watch.compare(BEFORE._replace(started_us=2, flushed=2_000))

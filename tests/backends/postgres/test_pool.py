@@ -177,7 +177,7 @@ def test_connections_without_a_limit_are_kept() -> None:
         held = await pool.acquire()
         await pool.release(held)
         for pooled in pool._idle:  # as if years had passed
-            pooled.born_s -= 1e9
+            pooled.opened_s -= 1e9
             pooled.idle_since_s -= 1e9
         pool._clean_up()
         assert await pool.acquire() is held

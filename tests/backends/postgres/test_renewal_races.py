@@ -31,7 +31,7 @@ ROUNDS = int(os.environ.get("HOLDFAST_RENEWAL_ROUNDS", "1"))
 SHORT_MS = (500, 2_000, 8_000, 30_000)
 """Durations of the holder's claim. A race that a loaded machine begins too late is repeated with the next one."""
 LONG_MS = 3_600_000
-PATIENCE_S = 20
+TIMEOUT_S = 20
 ON_CHAT = OnSession("chat")
 NOW_MS = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 WAITERS = """
@@ -151,7 +151,7 @@ class Ground:
         return int(await self._onlooker.fetchval(NOW_MS)) > ends_at_ms
 
     async def _until(self, look: Callable[[], Awaitable[Any]], otherwise: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not await look():
             assert time.monotonic() < deadline, otherwise
 
@@ -408,7 +408,7 @@ def test_a_claim_that_becomes_exclusive_while_it_is_settled_keeps_no_work_back(g
         alone = await ground.upgrading(held, lambda: SETTLING[how](ground.claimer, held))
         assert await ground.claimer.queue.claim_next(owner_id="w2") is None
         await SETTLING["complete"](ground.claimer, alone)
-        await ground.claimer.queue.wait_next(timeout_ms=PATIENCE_S * 1000)
+        await ground.claimer.queue.wait_next(timeout_ms=TIMEOUT_S * 1000)
         assert await ground.claimer.queue.claim_next(owner_id="w2") is not None
 
     ground.race(case)

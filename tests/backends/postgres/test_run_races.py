@@ -19,7 +19,7 @@ RUNS = 240
 ROUNDS = 20
 SLEEPERS = 12
 SIGNALS = 8
-PATIENCE_MS = 30_000
+TIMEOUT_MS = 30_000
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_of_workers_that_take_over_a_lost_run_one_wins(pool: Pool) -> None:
             fence = fences[-1]
             assert max(claim.process.attempt for claim in claims) == fence
             assert [claim.takeover for claim in claims].count(False) == (1 if number == 0 else 0)
-            await first.processes.wait_next(timeout_ms=PATIENCE_MS)
+            await first.processes.wait_next(timeout_ms=TIMEOUT_MS)
 
     pool.loop.drive(race())
 
@@ -123,10 +123,10 @@ def test_no_signal_is_lost_between_a_read_and_a_sleep(pool: Pool) -> None:
                 await handle(store, claim)
             elif len(ended) < SLEEPERS:
                 # A lost signal leaves a run asleep for ever, and ends this wait in an error.
-                await asyncio.wait({asyncio.ensure_future(waits(store))}, timeout=PATIENCE_MS / 1000)
+                await asyncio.wait({asyncio.ensure_future(waits(store))}, timeout=TIMEOUT_MS / 1000)
 
     async def waits(store: Store) -> None:
-        waiting = asyncio.ensure_future(store.processes.wait_next(timeout_ms=PATIENCE_MS))
+        waiting = asyncio.ensure_future(store.processes.wait_next(timeout_ms=TIMEOUT_MS))
         while not waiting.done() and len(ended) < SLEEPERS:
             await asyncio.wait({waiting}, timeout=0.05)
         if waiting.done():

@@ -72,7 +72,7 @@ def test_a_caller_that_gives_up_does_not_hold_up_those_behind(loop: EventLoop, s
 def test_a_caller_that_has_waited_for_long_goes_without_its_turn(
     loop: EventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_queue, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(session_queue, "LONGEST_WAIT_S", 0.001)
 
     async def run() -> None:
         queue = SessionQueue()

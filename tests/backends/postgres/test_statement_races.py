@@ -28,7 +28,7 @@ Call = Callable[[Store], Awaitable[Any]]
 
 RACERS = 8
 ROUNDS = int(os.environ.get("HOLDFAST_STATEMENT_ROUNDS", "26"))
-PATIENCE_S = 20
+TIMEOUT_S = 20
 HOLD_SESSIONS = "SELECT session_key FROM holdfast.sessions FOR UPDATE"
 HOLD_WORK = "SELECT enqueue_seq FROM holdfast.batches FOR UPDATE"
 HOLD_PROCESSES = "SELECT process_id FROM holdfast.processes FOR UPDATE"
@@ -90,7 +90,7 @@ class Field:
 
     async def _at_the_gate(self, racers: list[asyncio.Future[Any]]) -> None:
         """Return once every racer waits for a lock or is done."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while await self._onlooker.fetchval(WAITING) + sum(racer.done() for racer in racers) < len(racers):
             assert time.monotonic() < deadline, "somebody does not come to the gate"
 
@@ -483,7 +483,7 @@ def test_of_eight_exclusive_claimers_one_claims_while_work_becomes_available(fie
 
         async def claim(store: Store, session_id: str = session_id, won: list[str] = won) -> Any:
             owner = str(id(store))
-            deadline_s = time.monotonic() + PATIENCE_S
+            deadline_s = time.monotonic() + TIMEOUT_S
             while not won and time.monotonic() < deadline_s:
                 claimed = await store.queue.claim(session_id, owner_id=owner, exclusive=True, max_batches=1)
                 if claimed is not None:

@@ -134,7 +134,7 @@ def test_nothing_runs_until_a_caller_writes_or_watches(open_store: Any) -> None:
     assert store_threads() == []
 
 
-class RecordingNews(commit_watcher.FixedInterval):
+class RecordingSource(commit_watcher.FixedInterval):
     """Reports when the thread sleeps without a timeout, and when it sleeps between two polls."""
 
     def __init__(self) -> None:
@@ -147,20 +147,20 @@ class RecordingNews(commit_watcher.FixedInterval):
 
 
 def test_the_thread_polls_only_while_there_is_a_watcher(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    news = RecordingNews()
-    monkeypatch.setattr(commit_watcher, "wake_source", lambda _: news)
+    source = RecordingSource()
+    monkeypatch.setattr(commit_watcher, "wake_source", lambda _: source)
     store.write(tell("x"))
     assert store_threads() == []
     for _ in range(3):
         change = store.backend.watch("topic")
-        assert news.looking.wait(60)
-        news.asleep.clear()
+        assert source.looking.wait(60)
+        source.asleep.clear()
         change.cancel()
-        assert news.asleep.wait(60)
-        news.looking.clear()
+        assert source.asleep.wait(60)
+        source.looking.clear()
 
 
-def test_where_there_is_no_news_looking_at_a_steady_pace_finds_every_commit(
+def test_without_events_polling_at_a_steady_pace_finds_every_commit(
     store: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_watcher, "wake_source", lambda _: commit_watcher.FixedInterval())
@@ -189,72 +189,72 @@ def test_a_file_system_that_tells_nothing_delays_a_wake_and_loses_none(
 
 
 @on_linux
-def test_writing_the_file_is_news_and_silence_is_not(tmp_path: Path) -> None:
+def test_writing_the_file_is_an_event_and_silence_is_not(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
-    news = commit_watcher.wake_source(str(log))
+    source = commit_watcher.wake_source(str(log))
     try:
-        assert isinstance(news, commit_watcher.FileWatch)
-        assert news.wait(0) is False
+        assert isinstance(source, commit_watcher.FileWatch)
+        assert source.wait(0) is False
         log.write_bytes(b"x" * 10_000)
-        assert news.wait(60) is True
-        assert news.wait(0) is False
-        news.nudge()
-        assert news.wait(None) is True
+        assert source.wait(60) is True
+        assert source.wait(0) is False
+        source.wake()
+        assert source.wait(None) is True
     finally:
-        news.close()
+        source.close()
 
 
 @on_linux
-def test_looks_come_quickly_after_news_and_ever_more_slowly_without(tmp_path: Path) -> None:
+def test_looks_come_quickly_after_an_event_and_ever_more_slowly_without(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
-    news = commit_watcher.wake_source(str(log))
-    news.close()
-    pauses_s = [news.next_pause_s(0.1, news=True, found=False)]
+    source = commit_watcher.wake_source(str(log))
+    source.close()
+    pauses_s = [source.next_pause_s(0.1, event=True, found=False)]
     while pauses_s[-1] < 0.1:
-        pauses_s.append(news.next_pause_s(pauses_s[-1], news=False, found=False))
+        pauses_s.append(source.next_pause_s(pauses_s[-1], event=False, found=False))
     assert pauses_s[0] == 0.0005
     assert all(later <= 1.5 * earlier for earlier, later in itertools.pairwise(pauses_s))
     assert len(pauses_s) == 15
-    assert news.next_pause_s(0.1, news=False, found=False) == 0.1
+    assert source.next_pause_s(0.1, event=False, found=False) == 0.1
 
 
 @pytest.fixture
 def log_watch(tmp_path: Path) -> Iterator[commit_watcher.FileWatch]:
     (tmp_path / "log").touch()
-    news = commit_watcher.FileWatch(str(tmp_path / "log"))
-    yield news
-    news.close()
+    source = commit_watcher.FileWatch(str(tmp_path / "log"))
+    yield source
+    source.close()
 
 
 @on_linux
 def test_a_commit_that_was_announced_ends_the_quick_looks_and_makes_idle_ones_rarer(log_watch: Any) -> None:
     for idle_s in (0.2, 0.4, 0.8, 1.0, 1.0):
-        assert log_watch.next_pause_s(idle_s, news=True, found=False) == 0.0005
-        assert log_watch.next_pause_s(0.0005, news=False, found=False) == 0.00075
-        assert log_watch.next_pause_s(0.00075, news=False, found=True) == idle_s
-        assert log_watch.next_pause_s(idle_s, news=False, found=False) == idle_s
+        assert log_watch.next_pause_s(idle_s, event=True, found=False) == 0.0005
+        assert log_watch.next_pause_s(0.0005, event=False, found=False) == 0.00075
+        assert log_watch.next_pause_s(0.00075, event=False, found=True) == idle_s
+        assert log_watch.next_pause_s(idle_s, event=False, found=False) == idle_s
 
 
 @on_linux
 def test_events_right_before_a_commit_is_found_may_be_of_the_next_one(log_watch: Any) -> None:
-    assert log_watch.next_pause_s(0.1, news=True, found=False) == 0.0005
-    assert log_watch.next_pause_s(0.0005, news=False, found=True) == 0.00075
-    assert log_watch.next_pause_s(0.00075, news=False, found=True) == 0.4
+    assert log_watch.next_pause_s(0.1, event=True, found=False) == 0.0005
+    assert log_watch.next_pause_s(0.0005, event=False, found=True) == 0.00075
+    assert log_watch.next_pause_s(0.00075, event=False, found=True) == 0.4
 
 
 @on_linux
 def test_a_commit_without_an_event_makes_the_looks_frequent_for_good(log_watch: Any) -> None:
     for _ in range(3):
-        log_watch.next_pause_s(0.1, news=True, found=False)
-        log_watch.next_pause_s(0.0005, news=False, found=False)
-        log_watch.next_pause_s(0.0005, news=False, found=True)
-    assert log_watch.next_pause_s(0.8, news=False, found=True) == 0.1
+        log_watch.next_pause_s(0.1, event=True, found=False)
+        log_watch.next_pause_s(0.0005, event=False, found=False)
+        log_watch.next_pause_s(0.0005, event=False, found=True)
+    assert log_watch.next_pause_s(0.8, event=False, found=True) == 0.1
     # An event that comes only after the commit was found announces it, too: it was on its way.
-    assert log_watch.next_pause_s(0.1, news=True, found=True) == 0.0005
-    log_watch.next_pause_s(0.0005, news=False, found=False)
-    assert log_watch.next_pause_s(0.0005, news=False, found=True) == 0.1
+    assert log_watch.next_pause_s(0.1, event=True, found=True) == 0.0005
+    log_watch.next_pause_s(0.0005, event=False, found=False)
+    assert log_watch.next_pause_s(0.0005, event=False, found=True) == 0.1
 
 
 @on_linux
@@ -295,9 +295,9 @@ def test_an_idle_waiter_looks_a_few_times_for_each_commit_and_once_a_second_othe
 
 
 def test_a_file_that_cannot_be_watched_is_looked_at_steadily(tmp_path: Path) -> None:
-    news = commit_watcher.wake_source(str(tmp_path / "missing"))
-    assert isinstance(news, commit_watcher.FixedInterval)
-    assert [news.next_pause_s(pause_s, news=False, found=False) for pause_s in (0.0005, 0.1)] == [0.003, 0.003]
+    source = commit_watcher.wake_source(str(tmp_path / "missing"))
+    assert isinstance(source, commit_watcher.FixedInterval)
+    assert [source.next_pause_s(pause_s, event=False, found=False) for pause_s in (0.0005, 0.1)] == [0.003, 0.003]
 
 
 def test_a_store_in_memory_never_looks_around(open_store: Any) -> None:

@@ -16,7 +16,7 @@ class MemoryStreams:
 
     tables: Tables
 
-    async def find_bearers(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
+    async def find_batch_states(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
         wanted = frozenset(batch_ids)
         found = self.tables.batches.scan(lambda row: row.session_key == session_key and row.batch_id in wanted)
         return [msgspec.structs.replace(row, payloads=b"") for row in found]

@@ -58,7 +58,7 @@ class AnyLoopPostgres(PostgresBackend):
             await self.close_here()
 
     @property
-    def _is_home(self) -> bool:
+    def _is_own_loop(self) -> bool:
         """True if the caller runs on the loop of the connections."""
         return asyncio.get_running_loop() is self._loop
 
@@ -73,20 +73,20 @@ class AnyLoopPostgres(PostgresBackend):
 
     async def write(self, operation: Operation[T], **flags: Unpack[OperationFlags]) -> T:
         """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace."""
-        if self._is_home:
+        if self._is_own_loop:
             return await super().write(operation, **flags)
         refuse_inside(self, "this write")
         return await self._elsewhere(lambda other: other.write(operation, **flags))
 
     async def read(self, operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
         """Run an operation that only reads, in one snapshot."""
-        if self._is_home:
+        if self._is_own_loop:
             return await super().read(operation, view=view)
         return await self._elsewhere(lambda other: other.read(operation, view=view))
 
     async def begin(self, timeout_ms: int, is_left: IsLeft | None = None, outer: Backend | None = None) -> Begun:
         """Begin a transaction for several operations, on a connection of its own."""
-        if self._is_home:
+        if self._is_own_loop:
             return await super().begin(timeout_ms, is_left, outer)
         return await self._elsewhere(lambda other: other.begin(timeout_ms, is_left, outer or self), _undone)
 
@@ -95,7 +95,7 @@ class AnyLoopPostgres(PostgresBackend):
         here = super().reader(freshness)
 
         async def read(operation: Operation[T], *, view: PrefetchQuery | None = None) -> T:
-            if self._is_home:
+            if self._is_own_loop:
                 return await here.read(operation, view=view)
             return await self._elsewhere(lambda other: other.reader(freshness).read(operation, view=view))
 
@@ -103,7 +103,7 @@ class AnyLoopPostgres(PostgresBackend):
 
     def watch(self, topic: str) -> Future[None]:
         """Return a future that is done at the next change of the topic, in any process."""
-        if self._others is None or self._is_home:
+        if self._others is None or self._is_own_loop:
             return super().watch(topic)
         self._check_usable(anywhere=True)
         return self._others.watch(topic)
@@ -116,7 +116,7 @@ class AnyLoopPostgres(PostgresBackend):
         self._closed = True
         if self._others is not None:
             await self._others.close()
-        if self._is_home:
+        if self._is_own_loop:
             await self.close_here()
         elif self._loop.is_running():
             with suppress(TimeoutError):

@@ -192,9 +192,9 @@ class StatementRunner:
     async def _listening(self, committing: Coroutine[Any, Any, T]) -> tuple[T, list[object]]:
         """Return a commit's answer and the warnings about replication. A caller's connection has no own listener."""
         warnings: list[object] = []
-        heed = partial(collect_replication_warning, warnings)
+        collect = partial(collect_replication_warning, warnings)
         try:
-            self.connection.add_log_listener(heed)
+            self.connection.add_log_listener(collect)
         except DRIVER_ERRORS as error:
             committing.close()
             raise _failure(error) from error
@@ -204,7 +204,7 @@ class StatementRunner:
             # A caller's pool takes a lost connection back at once, and then refuses every call on it. That error must
             # not replace the one that reports the loss.
             with suppress(*DRIVER_ERRORS):
-                self.connection.remove_log_listener(heed)
+                self.connection.remove_log_listener(collect)
 
 
 class LateRunner(StatementRunner):

@@ -98,7 +98,7 @@ class Executor:
 
     def forget(self) -> None:
         """Forget every row: after a failover, the new primary may lack recent commits."""
-        self.watch.keep_witness()
+        self.watch.keep_known_head()
         self.cache.forget()
 
     async def in_one_trip(self, operation: Operation[T], state: RetryState) -> tuple[T, list[str]] | None:
@@ -287,12 +287,12 @@ class Executor:
 
     async def identify_server(self, connection: Connection, timeout_s: float) -> bool:
         """Identify the server behind a new connection. Return whether it is another server or database than before."""
-        patience_s = min(timeout_s, CONNECT_TIMEOUT_S)
-        [(_, *origin)] = await connection.fetch(self.texts[self._clock_text], timeout=patience_s)
+        limit_s = min(timeout_s, CONNECT_TIMEOUT_S)
+        [(_, *origin)] = await connection.fetch(self.texts[self._clock_text], timeout=limit_s)
         changed = self.watch.compare(tuple(origin))
         if self.watch.question is not None:
             asked = self.texts["knows_head"], *self.watch.question
-            [(known,)] = await connection.fetch(*asked, timeout=patience_s)
+            [(known,)] = await connection.fetch(*asked, timeout=limit_s)
             self.watch.answer(known=known)
         return changed
 

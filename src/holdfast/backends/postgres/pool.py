@@ -55,11 +55,11 @@ class Connections(Protocol):
 class PooledConnection:
     """A pooled connection and its age."""
 
-    __slots__ = ("born_s", "connection", "idle_since_s")
+    __slots__ = ("connection", "idle_since_s", "opened_s")
 
     def __init__(self, connection: Connection, now_s: float) -> None:
         self.connection = connection
-        self.born_s = now_s
+        self.opened_s = now_s
         self.idle_since_s = now_s
 
 
@@ -123,7 +123,7 @@ class Pool:
         return None
 
     def _expired(self, pooled: PooledConnection) -> bool:
-        return time.monotonic() - pooled.born_s >= self._lifetime_s
+        return time.monotonic() - pooled.opened_s >= self._lifetime_s
 
     async def _wait(self, deadline_s: float) -> PooledConnection | None:
         """Return the next connection that is released, or None: the caller may open one."""
@@ -239,12 +239,12 @@ class Pool:
 
     def _run_in_background(self, work: Coroutine[Any, Any, None], connection: Connection | None = None) -> None:
         """Run work in the background. `close` waits for it."""
-        chore = asyncio.get_running_loop().create_task(work)
-        self._background.add(chore)
-        chore.add_done_callback(self._background.discard)
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
         if connection is not None:
             # A task that is cancelled before it begins must not leave the connection open.
-            chore.add_done_callback(lambda _: cut_off(connection))
+            task.add_done_callback(lambda _: cut_off(connection))
 
     # Tidying.
 
@@ -339,9 +339,9 @@ class CallerPool:
 
     async def discard(self, connection: Connection) -> None:
         """Terminate the connection in the background. The caller's pool opens another one when it needs one."""
-        chore = asyncio.get_running_loop().create_task(self._cut_off(connection))
-        self._background.add(chore)
-        chore.add_done_callback(self._background.discard)
+        task = asyncio.get_running_loop().create_task(self._cut_off(connection))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _cut_off(self, connection: Connection) -> None:
         await close_gracefully(connection)

@@ -759,13 +759,13 @@ END;
 $$;
 
 -- Claims the next work of any session: by the priority of its next batch, then the session least recently served.
--- Without a token, nothing is claimed. p_patience: 0 never waits for other transactions; 1 waits only while it holds no
+-- Without a token, nothing is claimed. p_lock_wait: 0 never waits for other transactions; 1 waits only while it holds no
 -- lock itself, so that two calls never wait for each other; 2 always waits. On a cluster distributed by family,
 -- considers only the sessions of one family.
 -- Verdicts: claimed; claimable; none; busy (others have locked claimable work); isolation.
 CREATE OR REPLACE FUNCTION {schema}.claim_next_v1(
     p_given_ms bigint, p_owner_id text, p_kinds text[], p_most bigint, p_exclusive bigint, p_token_hash text,
-    p_ttl_ms bigint, p_is_retry boolean, p_patience bigint, p_family bigint, p_most_bytes bigint
+    p_ttl_ms bigint, p_is_retry boolean, p_lock_wait bigint, p_family bigint, p_most_bytes bigint
 )
 RETURNS TABLE (verdict text, session_id text, batch {schema}.batches)
 LANGUAGE plpgsql
@@ -966,7 +966,7 @@ BEGIN
             ORDER BY found.priority DESC, found.served
             LIMIT 1;
             IF NOT FOUND THEN
-                IF cardinality(v_busy) = 0 OR p_patience = 0 OR (p_patience = 1 AND v_holds_lock) OR v_has_slots THEN
+                IF cardinality(v_busy) = 0 OR p_lock_wait = 0 OR (p_lock_wait = 1 AND v_holds_lock) OR v_has_slots THEN
                     verdict := CASE WHEN cardinality(v_busy) = 0 THEN 'none' ELSE 'busy' END;
                     RETURN NEXT;
                     RETURN;
@@ -1016,7 +1016,7 @@ BEGIN
                     v_family, v_session_key, v_claimed_upto, p_given_ms, p_owner_id, 'idle', p_most, p_exclusive,
                     p_token_hash, p_ttl_ms, NULL, NULL, NULL, NULL, NULL, NULL, p_kinds, true, p_most_bytes, true,
                     -- A transaction that has locked slots does not wait for those of others.
-                    p_patience > 0 AND NOT v_has_slots
+                    p_lock_wait > 0 AND NOT v_has_slots
                 ) AS claim
             LOOP
                 EXIT WHEN v_claim.verdict NOT IN ('claimed', 'claimable');
@@ -1347,7 +1347,7 @@ BEGIN
 END;
 $$;
 
--- Moves the end of a claim to a later time, never back (rules.claims: require_bearers, renewed), also for batches that
+-- Moves the end of a claim to a later time, never back (rules.claims: require_whole_claim, renewed), also for batches that
 -- joined after the proof was issued. Locks only its batches, so that neither a turn nor a claim in the same session
 -- blocks a renewal. The ready row is updated when the earlier end has come.
 -- Verdicts: renewed; claim_lost; absent; deleted.

@@ -135,12 +135,12 @@ END;
 $$;
 
 -- Claims the run that has been due longest (rules.runs: is_claimable, leased_until, claimed; rules.leases.claim).
--- Without a token, nothing is claimed. p_patience as in claim_next_v1. Not used on a cluster distributed by family,
+-- Without a token, nothing is claimed. p_lock_wait as in claim_next_v1. Not used on a cluster distributed by family,
 -- where a process and its lease may be on two nodes.
 -- Verdicts: claimed; claimable; none; busy (others have locked the runs that are due); isolation.
 CREATE OR REPLACE FUNCTION {schema}.claim_run_v1(
     p_given_ms bigint, p_owner_id text, p_kinds text[], p_versions text[], p_token_hash text, p_ttl_ms bigint,
-    p_is_retry boolean, p_patience bigint
+    p_is_retry boolean, p_lock_wait bigint
 )
 RETURNS TABLE (verdict text, process {schema}.processes, lease {schema}.leases)
 LANGUAGE plpgsql
@@ -193,7 +193,7 @@ BEGIN
         FROM {schema}.first_claimable_v1(p_kinds, p_versions, v_busy, v_closed) AS first;
         IF NOT FOUND OR v_next.claimable_at_ms > v_now_ms THEN
             IF
-                cardinality(v_busy) = 0 OR p_patience = 0 OR (p_patience = 1 AND v_holds_lock)
+                cardinality(v_busy) = 0 OR p_lock_wait = 0 OR (p_lock_wait = 1 AND v_holds_lock)
                 OR cardinality(v_open) > 0
             THEN
                 verdict := CASE WHEN cardinality(v_busy) = 0 AND NOT v_waits_for_slots THEN 'none' ELSE 'busy' END;
@@ -221,7 +221,7 @@ BEGIN
             END IF;
             IF p_token_hash IS NOT NULL THEN
                 -- A transaction that holds locks does not wait for the lock on slots.
-                IF NOT {schema}.lock_slots_v1(v_kind, '', p_patience > 0 AND NOT v_holds_lock) THEN
+                IF NOT {schema}.lock_slots_v1(v_kind, '', p_lock_wait > 0 AND NOT v_holds_lock) THEN
                     v_waits_for_slots := true;
                     v_closed := v_closed || v_kind;
                     CONTINUE;

@@ -29,7 +29,7 @@ class Origin(NamedTuple):
     """Position up to which the log is on disk. None on a standby, and if the server does not report it."""
 
 
-class Witness(NamedTuple):
+class KnownHead(NamedTuple):
     """A committed head of a session. Sessions stay as tombstones and revisions only rise, so that it never vanishes."""
 
     session_id: str
@@ -47,9 +47,9 @@ class ServerWatch:
         self._changed = changed
         self._last: Origin | None = None
         self._logged: set[Values] = set()
-        self._newest: tuple[int, Witness] | None = None
-        self._held: tuple[int, Witness] | None = None
-        self.question: Witness | None = None
+        self._newest: tuple[int, KnownHead] | None = None
+        self._held: tuple[int, KnownHead] | None = None
+        self.question: KnownHead | None = None
         """A head that a server must know if it was merely restarted. The caller looks it up and calls `answer`."""
 
     def remember(self, session: SessionRow, revision: RevisionRow | None) -> None:
@@ -58,10 +58,10 @@ class ServerWatch:
         if newest is None or session.changed_at_ms >= newest[0]:
             committed = (None, None) if revision is None else (revision.committed_at_ms, revision.fingerprint)
             head = (session.session_id, session.session_key, session.revision, session.family)
-            self._newest = (session.changed_at_ms, Witness(*head, *committed))
+            self._newest = (session.changed_at_ms, KnownHead(*head, *committed))
 
-    def keep_witness(self) -> None:
-        """Keep the current witness after a lost connection, whatever heads the next server shows."""
+    def keep_known_head(self) -> None:
+        """Keep the current head after a lost connection, whatever heads the next server shows."""
         self._held = self._held or self._newest
 
     def answer(self, *, known: bool) -> None:
@@ -108,9 +108,9 @@ class ServerWatch:
         elif origin.timeline != last.timeline:
             message = "a server with timeline %(timeline)s answers: acknowledged commits may be missing"
             log_event("server", level, message, timeline=origin.timeline)
-        elif (witness := self._held or self._newest) is None or level == DEBUG:
+        elif (head := self._held or self._newest) is None or level == DEBUG:
             log_event("server", min(level, INFO), "the server was restarted")
         else:
-            self.question = witness[1]
+            self.question = head[1]
             return
         self._newest = self._held = None

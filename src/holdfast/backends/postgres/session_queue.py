@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-PATIENCE_S: Final = 1.0
+LONGEST_WAIT_S: Final = 1.0
 """Longest wait in a queue. If callers ahead get no answer from the server, those behind need not wait for that, too."""
 
 
@@ -33,7 +33,7 @@ class SessionQueue:
         waiting.append(mine)
         try:
             # Not wait_for, which in Python 3.11 loses a cancellation that coincides with the result.
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(LONGEST_WAIT_S):
                 await mine
         except BaseException as error:
             if mine.done() and not mine.cancelled():

@@ -8,10 +8,10 @@ A call that finds no trip under way is made at once, alone. While trips are unde
 event loop has run all tasks that are ready, or until one of `TRIPS` trips has ended. A call for a row that a trip under
 way may have locked waits for the end of that trip, or a second, and is then made alone.
 
-Calls that find work locked by other transactions wait for it in one patient trip at a time: its first call waits in the
-server, and the others take their work from what that call has locked then. So a process has one waiter in the server
-instead of one for each slot, and each commit of a contended session carries several claims. A call that settles a claim
-and takes the next waits like that, too, for a while after such a call has met a locked queue.
+Calls that find work locked by other transactions wait for it in one lock-wait trip at a time: its first call waits in
+the server, and the others take their work from what that call has locked then. So a process has one waiter in the
+server instead of one for each slot, and each commit of a contended session carries several claims. A call that settles
+a claim and takes the next waits like that, too, for a while after such a call has met a locked queue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from holdfast.backends.postgres.connection import Connection, StatementRunner, Values
 from holdfast.backends.postgres.driver_errors import DriverFailure, is_in_doubt
 from holdfast.backends.postgres.pool import Connections
-from holdfast.backends.postgres.session_queue import PATIENCE_S
+from holdfast.backends.postgres.session_queue import LONGEST_WAIT_S
 from holdfast.backends.postgres.transaction.function_calls import SharedCall
 from holdfast.errors import DurabilityUncertain, HoldfastError
 
@@ -52,7 +52,7 @@ MOST_BYTES: Final = 1 << 15
 """Most bytes of content in a call that shares a trip."""
 
 GATHER_S: Final = 0.001
-"""Pause between patient trips."""
+"""Pause between lock-wait trips."""
 
 CONTENDED_S: Final = 0.5
 """Time for which calls wait at once after one has met a locked queue."""
@@ -86,9 +86,9 @@ class SharedTrips:
         self._waiting: dict[str, deque[Waiting]] = {name: deque() for name in MOST_CALLS}
         self._held: dict[str, set[Any]] = {name: set() for name in MOST_CALLS}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._patient: dict[Place, deque[Waiting]] = {}
-        """Calls of the next patient trips."""
-        self._patient_tasks: set[asyncio.Task[None]] = set()
+        self._lock_waits: dict[Place, deque[Waiting]] = {}
+        """Calls of the next lock-wait trips."""
+        self._lock_wait_tasks: set[asyncio.Task[None]] = set()
         self._contended: dict[Place, float] = {}
         """Until when calls wait at once, because one has met a locked queue."""
         self._alone = 0
@@ -124,16 +124,16 @@ class SharedTrips:
     async def wait(self, call: SharedCall, begin: Callable[[], None]) -> Values | None:
         """Make a call that waits for other transactions, together with such calls of its key. Returns as `call` does.
 
-        Patient trips do not hold up others: they count neither for `TRIPS` nor for `is_idle`.
+        Lock-wait trips do not hold up others: they count neither for `TRIPS` nor for `is_idle`.
         """
         loop = asyncio.get_running_loop()
         waiting, place = Waiting(call, begin, loop.create_future()), (call.name, call.key)
-        if place not in self._patient:
-            self._patient[place] = deque()
+        if place not in self._lock_waits:
+            self._lock_waits[place] = deque()
             # After the tasks that are ready now: their calls go along.
-            loop.call_soon(self._send_patiently, place)
-        self._patient[place].append(waiting)
-        return await self._answered(self._patient[place], waiting)
+            loop.call_soon(self._send_lock_wait, place)
+        self._lock_waits[place].append(waiting)
+        return await self._answered(self._lock_waits[place], waiting)
 
     def is_contended(self, call: SharedCall) -> bool:
         """Return whether such a call has met a locked queue lately."""
@@ -145,42 +145,42 @@ class SharedTrips:
 
     def note(self, call: SharedCall, row: Sequence[Any]) -> None:
         """Note if a call that settles work has found the next one locked."""
-        if call.patient is None or row[CLAIMED[call.name][0]] != BUSY:
+        if call.waiting is None or row[CLAIMED[call.name][0]] != BUSY:
             return
         if len(self._contended) >= MOST_CONTENDED:
             self._contended.clear()
         self._contended[call.name, call.key] = asyncio.get_running_loop().time() + CONTENDED_S
 
     async def _answered(self, queue: deque[Waiting], waiting: Waiting) -> Values | None:
-        patience = asyncio.get_running_loop().call_later(PATIENCE_S, _give_up, queue, waiting)
+        timer = asyncio.get_running_loop().call_later(LONGEST_WAIT_S, _give_up, queue, waiting)
         try:
             return await waiting.answer
         finally:
-            patience.cancel()
+            timer.cancel()
 
-    def _send_patiently(self, place: Place) -> None:
-        """Start the next patient trip, or forget the place."""
-        queue = self._patient[place]
+    def _send_lock_wait(self, place: Place) -> None:
+        """Start the next lock-wait trip, or forget the place."""
+        queue = self._lock_waits[place]
         calls = [call for call in queue if not call.answer.done()]
         queue.clear()
         if not calls:
-            del self._patient[place]
+            del self._lock_waits[place]
             return
         most = MOST_CALLS[place[0]]
         taken = calls[:most]
         queue.extend(calls[most:])
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._run_patiently(queue, taken))
-        self._patient_tasks.add(task)
+        task = loop.create_task(self._run_lock_wait(queue, taken))
+        self._lock_wait_tasks.add(task)
 
         def abandon(_: object) -> None:
             if all(call.answer.cancelled() for call in taken):
                 task.cancel()  # every caller has given up
 
         def ended(_: object) -> None:
-            self._patient_tasks.discard(task)
+            self._lock_wait_tasks.discard(task)
             # The work of this trip may be done at once: its next calls go along with those that wait.
-            loop.call_later(GATHER_S, self._send_patiently, place)
+            loop.call_later(GATHER_S, self._send_lock_wait, place)
 
         for call in taken:
             call.answer.add_done_callback(abandon)
@@ -253,11 +253,11 @@ class SharedTrips:
         finally:
             self._held[name] -= keys
 
-    async def _run_patiently(self, queue: deque[Waiting], taken: list[Waiting]) -> None:
+    async def _run_lock_wait(self, queue: deque[Waiting], taken: list[Waiting]) -> None:
         try:
             connection = await self._connections.acquire()
             calls = [call for call in taken if not call.answer.done()]
-            rows = await self._trip(connection, taken[0].call.name, calls, patient=True)
+            rows = await self._trip(connection, taken[0].call.name, calls, waits=True)
             # Calls behind the first find nothing once it has waited in vain, or they have taken all that it had locked.
             passed = [call for call, row in list(zip(calls, rows, strict=True))[1:] if _is_busy(row)]
             queue.extendleft(reversed(passed))
@@ -274,7 +274,7 @@ class SharedTrips:
             raise
 
     async def _trip(
-        self, connection: Connection, name: str, calls: Sequence[Waiting], *, patient: bool = False
+        self, connection: Connection, name: str, calls: Sequence[Waiting], *, waits: bool = False
     ) -> Sequence[Values | DurabilityUncertain | None]:
         """Make the calls. Return their rows, None for each if the server has undone the trip."""
         if not calls:
@@ -285,8 +285,8 @@ class SharedTrips:
         try:
             runner = self._runner(connection)
             bindings = [call.call.together for call in calls]
-            if patient:
-                bindings[0] = calls[0].call.patient or bindings[0]
+            if waits:
+                bindings[0] = calls[0].call.waiting or bindings[0]
             rows = await runner.call_together(name, bindings)
             await _give_back(runner, calls, rows)
         except DriverFailure as failure:
@@ -303,8 +303,8 @@ class SharedTrips:
 
     async def close(self) -> None:
         """Wait for all trips: their callers may have been cancelled."""
-        while self._tasks or self._patient_tasks:
-            await asyncio.wait(self._tasks | self._patient_tasks)
+        while self._tasks or self._lock_wait_tasks:
+            await asyncio.wait(self._tasks | self._lock_wait_tasks)
 
 
 def _same(error: HoldfastError) -> HoldfastError:

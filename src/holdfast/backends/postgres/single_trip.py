@@ -62,7 +62,7 @@ class SingleTrip(RunFunctions, TurnFunctions):
 
     is_retry = False
 
-    patience = 1
+    lock_wait = 1
 
     READS_LOCK = False
 

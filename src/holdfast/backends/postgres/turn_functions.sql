@@ -567,7 +567,7 @@ CREATE OR REPLACE FUNCTION {schema}.commit_turn_v1(
     p_turn_id text, p_revision bigint, p_node_count bigint, p_epoch bigint, p_fingerprint text, p_leaf_key bigint,
     p_leaf_id text, p_checkpoint_ref text, p_refs bytea, p_body bytea,
     p_claim_ids text[], p_claim_token_hashes text[], p_claim_fences bigint[], p_batch_claims text[], p_batch_ids text[],
-    p_lease_token_hash text, p_lease_fence bigint, p_attachment_ids text[], p_rests_on bigint[],
+    p_lease_token_hash text, p_lease_fence bigint, p_attachment_ids text[], p_live_node_keys bigint[],
     p_segment_keys bigint[], p_segment_epochs bigint[], p_segment_last_keys bigint[],
     p_node_keys bigint[], p_node_ids text[], p_parent_keys bigint[], p_kinds text[], p_frame_ids text[],
     p_causes bytea[], p_created_at_ms bigint[], p_node_payloads bytea[],
@@ -831,11 +831,11 @@ BEGIN
             detail := 'an attachment is not stored';
         END IF;
     END IF;
-    IF p_rests_on IS NOT NULL THEN
+    IF p_live_node_keys IS NOT NULL THEN
         -- New nodes must not follow a hidden node: they would be read without their history. FOR KEY SHARE is not
         -- enough: it could be granted on the row version from before a tombstone.
         SELECT count(*) INTO v_count
-        FROM unnest(p_rests_on) AS wanted (node_key)
+        FROM unnest(p_live_node_keys) AS wanted (node_key)
         CROSS JOIN LATERAL (
             SELECT 1
             FROM {schema}.nodes AS node
@@ -844,7 +844,7 @@ BEGIN
                 AND node.mark = 0
             FOR SHARE
         ) AS live;
-        IF v_count <> cardinality(p_rests_on) THEN
+        IF v_count <> cardinality(p_live_node_keys) THEN
             detail := 'a node that the turn rests on is hidden';
         END IF;
     END IF;

@@ -45,7 +45,7 @@ class SqliteBackend(LocalBackend):
         self._process_id = os.getpid()
         self._closed = False
         self._closing = threading.Lock()
-        self._let_everything_go = False
+        self._is_released = False
         in_memory = runner.path == MEMORY
         file = runner.connection.filename
         self._locks = None if in_memory else FileLocks.hold(file)
@@ -75,7 +75,7 @@ class SqliteBackend(LocalBackend):
             try:
                 return cls(runner, options, clock, waiting)
             except BaseException:
-                runner.let_go()
+                runner.close_or_keep()
                 raise
 
         return undisturbed(opened, discard=SqliteBackend._discard)
@@ -127,7 +127,7 @@ class SqliteBackend(LocalBackend):
         self._check_usable()
         change = self._signals.watch(topic)
         try:
-            self._writer.look_abroad()
+            self._writer.watch_other_processes()
             # Checked again, because `close` ends only the watches that exist then.
             self._check_usable()
         except StoreClosed:
@@ -175,7 +175,7 @@ class SqliteBackend(LocalBackend):
         # the work, so that an interrupted call can be repeated.
         closed: Change[None] = Change()
         closed.set_running_or_notify_cancel()
-        start_thread(threading.Thread(target=self._let_go_once, args=(closed,), name="holdfast-sqlite-closer"))
+        start_thread(threading.Thread(target=self._release_once, args=(closed,), name="holdfast-sqlite-closer"))
         self._unclosed.detach()
         if self._writer.is_used_here or (self._readers is not None and self._readers.is_used_here):
             # A signal handler calls `close` in the middle of a call of its own thread. That call must end first, so do
@@ -183,12 +183,12 @@ class SqliteBackend(LocalBackend):
             return
         await self._waiting.settle(closed)
 
-    def _let_go_once(self, closed: Change[None]) -> None:
+    def _release_once(self, closed: Change[None]) -> None:
         try:
             with self._closing:
-                if not self._let_everything_go:
-                    self._let_everything_go = True
-                    self._let_go()
+                if not self._is_released:
+                    self._is_released = True
+                    self._release()
         except BaseException as error:  # raised by the call of `close`
             closed.set_exception(error)
         else:
@@ -198,9 +198,9 @@ class SqliteBackend(LocalBackend):
         """Close a store whose opening was interrupted: no caller has it to close it."""
         self._closed = True
         self._unclosed.detach()
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._writer.close()
         if self._readers is not None:
             self._readers.close()

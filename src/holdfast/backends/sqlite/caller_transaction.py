@@ -46,7 +46,7 @@ class CallerConnection:
         if self._connection.row_trace is not None:
             cursor.row_trace = _as_it_is
         if self._connection.exec_trace is not None:
-            cursor.exec_trace = _go_on
+            cursor.exec_trace = _allow
         if self._connection.convert_jsonb is not None:
             cursor.convert_jsonb = _as_bytes
         return cursor
@@ -73,7 +73,7 @@ def _as_it_is(_: object, row: Any) -> Any:
     return row
 
 
-def _go_on(*_: object) -> bool:
+def _allow(*_: object) -> bool:
     return True
 
 

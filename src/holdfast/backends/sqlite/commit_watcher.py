@@ -48,14 +48,14 @@ class WakeSource(Protocol):
     """Source of events to sleep on between two polls."""
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Sleep. Return whether an event came before the timeout; without a timeout, only a nudge ends the sleep."""
+        """Sleep. Return whether an event came before the timeout; without a timeout, only `wake` ends the sleep."""
         ...
 
-    def next_pause_s(self, pause_s: float, *, news: bool, found: bool) -> float:
+    def next_pause_s(self, pause_s: float, *, event: bool, found: bool) -> float:
         """Return the next pause, after a poll that may have found a commit, and a wait that may have ended early."""
         ...
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """End the sleep, from any thread."""
         ...
 
@@ -65,24 +65,24 @@ class WakeSource(Protocol):
 
 
 class FixedInterval:
-    """No events but the nudges of this process."""
+    """No events but wakes by this process."""
 
     def __init__(self) -> None:
-        self._nudged = threading.Event()
+        self._woken = threading.Event()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Sleep until a nudge, or until the timeout."""
-        nudged = self._nudged.wait(timeout_s)
-        self._nudged.clear()
-        return nudged
+        """Sleep until a wake, or until the timeout."""
+        woken = self._woken.wait(timeout_s)
+        self._woken.clear()
+        return woken
 
-    def next_pause_s(self, pause_s: float, *, news: bool, found: bool) -> float:
+    def next_pause_s(self, pause_s: float, *, event: bool, found: bool) -> float:
         """Return a constant pause."""
         return STEADY_LOOK_S
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """End the sleep."""
-        self._nudged.set()
+        self._woken.set()
 
     def close(self) -> None:
         """Release nothing."""
@@ -102,61 +102,61 @@ class FileWatch:
                 os.close(self._events)
             raise error
         try:
-            self._nudges, self._nudge = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._wakes, self._wake_pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             os.close(self._events)
             raise
         self._safety_s = SAFETY_LOOK_S
         self._longest_s = LONGEST_LOOK_S
-        self._was_news = True
+        self._had_event = True
         """True if an event came in the wait before the last poll."""
         self._is_announced = True
         """True if an event came since the last commit that was found. Nothing is known before the first wait."""
-        self._either, self._nudges_only = select.poll(), select.poll()
-        for descriptor in (self._events, self._nudges):
+        self._either, self._wakes_only = select.poll(), select.poll()
+        for descriptor in (self._events, self._wakes):
             self._either.register(descriptor, select.POLLIN)
-        self._nudges_only.register(self._nudges, select.POLLIN)
+        self._wakes_only.register(self._wakes, select.POLLIN)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Sleep until the file is written or a nudge comes, or until the timeout."""
+        """Sleep until the file is written or a wake comes, or until the timeout."""
         if timeout_s is not None and timeout_s < COARSE_S:
             # poll() rounds up to whole milliseconds, which would double the first pauses after an event.
             time.sleep(timeout_s)
             timeout_s = 0.0
         if timeout_s is None:
             # Commits that are made meanwhile are found before their events are read.
-            self._was_news = self._is_announced = True
-        ready = self._nudges_only.poll() if timeout_s is None else self._either.poll(timeout_s * 1000)
+            self._had_event = self._is_announced = True
+        ready = self._wakes_only.poll() if timeout_s is None else self._either.poll(timeout_s * 1000)
         for descriptor, _ in ready:
             with suppress(BlockingIOError):
                 while os.read(descriptor, _EVENT_BYTES):
                     pass  # the content does not matter: something was written
         return bool(ready)
 
-    def next_pause_s(self, pause_s: float, *, news: bool, found: bool) -> float:
+    def next_pause_s(self, pause_s: float, *, event: bool, found: bool) -> float:
         """Return a short pause after an event, then longer and longer ones, and a long one once the commit is found."""
-        was_news, self._was_news = self._was_news, news
-        self._is_announced = self._is_announced or news
+        had_event, self._had_event = self._had_event, event
+        self._is_announced = self._is_announced or event
         if found:
             if not self._is_announced:
                 self._longest_s = SAFETY_LOOK_S
             self._safety_s = min(self._safety_s * 2, self._longest_s)
-        if news:
+        if event:
             return FIRST_LOOK_S
-        if found and not was_news:
+        if found and not had_event:
             # The events before the poll were of this commit: the next writer begins only after it is visible.
             self._is_announced = False
             return self._safety_s
         return min(pause_s * SLOWER_BY, self._safety_s)
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """End the sleep. A full pipe has ended it already."""
         with suppress(BlockingIOError):
-            os.write(self._nudge, b"!")
+            os.write(self._wake_pipe, b"!")
 
     def close(self) -> None:
         """Close the descriptors."""
-        for descriptor in (self._events, self._nudges, self._nudge):
+        for descriptor in (self._events, self._wakes, self._wake_pipe):
             os.close(descriptor)
 
 
@@ -191,22 +191,22 @@ class CommitWatcher:
                 if not self._started:
                     self._start()
                 else:
-                    self._nudge()
+                    self._wake_thread()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="holdfast-sqlite-commit-watcher", daemon=True)
         self._threads = [one for one in self._threads if one.is_alive()] + [thread]
         start_thread(thread)
 
-    def _nudge(self) -> None:
-        for news in self._wake_sources:
-            news.nudge()
+    def _wake_thread(self) -> None:
+        for source in self._wake_sources:
+            source.wake()
 
     def stop(self) -> list[threading.Thread]:
         """Stop polling. The thread ends by itself."""
         with self._lock:
             self._closed = True
-            self._nudge()
+            self._wake_thread()
             return self._threads
 
     def _run(self) -> None:
@@ -214,18 +214,18 @@ class CommitWatcher:
             if self._started:
                 return  # an interrupted start had succeeded after all
             self._started = True
-        news = wake_source(self._log_path)
+        source = wake_source(self._log_path)
         with self._lock:
-            self._wake_sources.append(news)
+            self._wake_sources.append(source)
         pause_s = FIRST_LOOK_S
         while not self._closed:
             self._asleep = True
             if not self._signals.watched and not self._closed:
-                news.wait(None)
+                source.wait(None)
             self._asleep = False
             while self._signals.watched and not self._closed:
                 found = self._look()
-                pause_s = news.next_pause_s(pause_s, news=news.wait(pause_s), found=found)
+                pause_s = source.next_pause_s(pause_s, event=source.wait(pause_s), found=found)
         with self._lock:
-            self._wake_sources.remove(news)
-            news.close()
+            self._wake_sources.remove(source)
+            source.close()

@@ -170,7 +170,7 @@ class StatementRunner:
         except (apsw.Error, UnicodeDecodeError, OverflowError) as error:
             raise translated(error, self.path) from error
 
-    def let_go(self) -> None:
+    def close_or_keep(self) -> None:
         """Close a refused file, unless another copy of SQLite has opened it meanwhile: then keep its log and locks."""
         if is_open_in_another_copy(self.connection.filename):
             UNCLOSED.append(self.connection)

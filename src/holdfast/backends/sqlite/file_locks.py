@@ -28,12 +28,10 @@ from typing import Final
 
 import apsw
 
-from holdfast.backends.sqlite.filesystem import is_mount_point
+from holdfast.backends.sqlite.filesystem import SIDE_FILES, is_mount_point
 from holdfast.errors import InvalidRequest, StoreForked
 from holdfast.inherited_files import ANCESTRY, FileId, file_id, open_files
 from holdfast.records.options import PRIVATE
-
-COMPANIONS: Final = ("-wal", "-shm", "-journal")
 
 KINDS: Final = (
     (stat.S_ISFIFO, "a named pipe"),
@@ -70,7 +68,7 @@ else:
 
 
 def refuse_unsafe(path: str, place: str) -> None:
-    """Refuse a file on which SQLite's locks or the names of its companions are not reliable. A new file is safe.
+    """Refuse a file on which SQLite's locks or the names of the files beside it are not reliable. A new file is safe.
 
     Opens nothing: a connection made here could truncate the `-shm` file under another copy of SQLite, and closing it
     would drop that copy's locks. `place` is the file's absolute path; errors use `path`, as the caller wrote it.
@@ -98,7 +96,7 @@ def refuse_unsafe(path: str, place: str) -> None:
             "mount the folder that holds the file",
         )
     real = os.path.realpath(place)
-    for ending in COMPANIONS:
+    for ending in SIDE_FILES:
         with suppress(OSError):
             _refuse_kind(path, ending, Path(real + ending).stat().st_mode)
     if all(is_open_in_another_copy(real) for _ in range(LOOKS)):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
+SIDE_FILES: Final = ("-wal", "-shm", "-journal")
+"""Endings of the files that SQLite keeps beside a database."""
 
 
 def file_system_of(path: str) -> str | None:

@@ -146,7 +146,7 @@ class Readers:
             runner.configure(self._options)
             runner.pragma("query_only", 1)
         except BaseException:
-            runner.let_go()
+            runner.close_or_keep()
             raise
         return runner
 

@@ -92,7 +92,7 @@ def open_link(path: str, options: SqliteOptions, file_mode: int = PRIVATE) -> St
         return runner
     except Corrupt as error:
         foreign = isinstance(error.__cause__, apsw.NotADBError) and not begins_like_a_database(runner.connection)
-        runner.let_go()
+        runner.close_or_keep()
         if foreign:
             raise Incompatible(
                 f"{path} is not a Holdfast store, nor any SQLite database: name another file; if it was a store, its "
@@ -100,7 +100,7 @@ def open_link(path: str, options: SqliteOptions, file_mode: int = PRIVATE) -> St
             ) from error.__cause__
         raise
     except BaseException:
-        runner.let_go()
+        runner.close_or_keep()
         raise
 
 

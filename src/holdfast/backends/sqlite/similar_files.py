@@ -14,9 +14,10 @@ from typing import Final
 
 import apsw
 
+from holdfast.backends.sqlite.filesystem import SIDE_FILES
+
 MAGIC: Final = b"SQLite format 3\0"
 SMALLEST_PAGE: Final = 512
-COMPANIONS: Final = ("-wal", "-shm", "-journal")
 MOST_NAMES: Final = 1_000
 MOST_SIMILAR: Final = 3
 
@@ -45,7 +46,7 @@ def similar_stores(path: str) -> tuple[str, ...]:
     names: list[str] = []
     with contextlib.suppress(OSError):
         beside = itertools.islice(file.parent.iterdir(), MOST_NAMES)
-        names = [one.name for one in beside if not one.name.endswith(COMPANIONS)]
+        names = [one.name for one in beside if not one.name.endswith(SIDE_FILES)]
     close = difflib.get_close_matches(file.name, names, n=MOST_SIMILAR)
     return tuple(str(one) for one in map(file.with_name, close) if _may_be_a_database(one))
 

@@ -147,7 +147,7 @@ class Writer:
     def _deadline_s(self) -> float:
         return time.monotonic() + self._options.busy_timeout_ms / 1000
 
-    def look_abroad(self) -> None:
+    def watch_other_processes(self) -> None:
         """Detect commits of other processes while there are watches."""
         if self._commit_watcher is not None:
             self._commit_watcher.wake()

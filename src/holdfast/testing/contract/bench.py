@@ -29,7 +29,7 @@ from holdfast.wait import AsyncWaiting, BlockingWaiting, Waiting
 
 T = TypeVar("T")
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 """Timeout for events that must happen. A passing test never sleeps through it."""
 
 
@@ -87,7 +87,7 @@ class EventLoop:
     def close(self) -> None:
         """Stop the loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         self._loop.close()
 
 
@@ -143,7 +143,7 @@ class ParkedWaiters:
     def wait(self, waiters: int) -> None:
         """Return once this many have begun to wait and still do."""
         with self._changed:
-            there = self._changed.wait_for(lambda: min(self._waiting, self._begun) >= waiters, PATIENCE_S)
+            there = self._changed.wait_for(lambda: min(self._waiting, self._begun) >= waiters, TIMEOUT_S)
             assert there, f"{min(self._waiting, self._begun)} of {waiters} wait"
             self._begun = 0
 
@@ -213,7 +213,7 @@ def at_once(*calls: Callable[[], T]) -> list[T | BaseException]:
 
     def run(index: int, call: Callable[[], T]) -> None:
         try:
-            barrier.wait(PATIENCE_S)
+            barrier.wait(TIMEOUT_S)
             outcomes[index].set_result(call())
         except BaseException as error:
             outcomes[index].set_exception(error)
@@ -222,7 +222,7 @@ def at_once(*calls: Callable[[], T]) -> list[T | BaseException]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     return [outcome.exception(0) or outcome.result(0) for outcome in outcomes]
 
 

@@ -13,7 +13,7 @@ from holdfast.maintenance import VacuumReport
 from holdfast.records.graph import ReadScope
 from holdfast.sessions import ActivePath, FullGraph, Graph, NodesReceipt, ReplaceGraph, SessionView, Unchanged
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, at_once, in_background, refused
 
 TREE = (
     holdfast.Node("root", payload={"text": "r"}),
@@ -171,7 +171,7 @@ class GraphContract(Contract):
                 revision = view.revision
                 expected = (holdfast.Checkpoint(turn_state=revision), revision, revision, revision, f"n{revision}")
                 assert seen == expected
-        writing.result(PATIENCE_S)
+        writing.result(TIMEOUT_S)
         assert loaded(reader).revision == 40
 
     def test_a_commit_writes_the_same_number_of_rows_early_and_late(self, chat: Session, bench: Bench) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.queue import work
 
 RESERVED_MS = 10_000
@@ -178,7 +178,7 @@ class InterruptContract(Contract):
         waiting = in_background(lambda: store.queue.wait_settled("chat", batch_id, timeout_ms=60_000))
         bench.parked()
         store.sessions.handle("chat").interrupt()
-        assert waiting.result(PATIENCE_S).state == "interrupted"
+        assert waiting.result(TIMEOUT_S).state == "interrupted"
 
     def test_a_deleted_session_and_a_bad_reason_are_refused(self, bench: Bench, store: BlockingStore) -> None:
         session = store.sessions.create("chat")

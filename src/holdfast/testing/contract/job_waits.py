@@ -12,7 +12,7 @@ from holdfast.blocking import BlockingStore
 from holdfast.errors import UnknownBatch
 from holdfast.leases import OnSession
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.claims import fill
 from holdfast.testing.contract.jobs import FREEING, HOUR_MS, next_of
 from holdfast.testing.contract.queue import settle, texts, work
@@ -82,7 +82,7 @@ class JobWaitContract(Contract):
         waiting = in_background(lambda: store.queue.wait_next(timeout_ms=WAIT_MS))
         bench.parked()
         acts[cause]()
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
         assert next_of(store).session_id == "chat"
 
     @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same handle", "another handle"])
@@ -94,7 +94,7 @@ class JobWaitContract(Contract):
         waiting = in_background(lambda: store.queue.wait_next(timeout_ms=WAIT_MS, kinds=["mail"], eager=True))
         bench.parked()
         fill(bench.open() if elsewhere else store, "1", kind="mail" if elsewhere else "turn")
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
         assert next_of(store).session_id == "chat"
         fill(store, "2", kind="mail")
         store.queue.wait_next(timeout_ms=0, kinds=["mail"], eager=True)
@@ -110,7 +110,7 @@ class JobWaitContract(Contract):
         waiting = in_background(lambda: store.queue.wait_next(timeout_ms=WAIT_MS, exclusive=True))
         bench.parked()
         FREEING[cause](other, claim)
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
         assert next_of(store, exclusive=True).session_id == "chat"
 
     @pytest.mark.parametrize("cause", ["available", "claim", "exclusive", "lease", "back-off"])
@@ -127,7 +127,7 @@ class JobWaitContract(Contract):
         waiting = in_background(lambda: store.queue.wait_next(timeout_ms=WAIT_MS, exclusive=True))
         bench.parked()
         clock.advance(HOUR_MS)
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
         assert texts(next_of(store, exclusive=True).batches) == ["1"]
 
     @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same handle", "another handle"])
@@ -149,7 +149,7 @@ class JobWaitContract(Contract):
                 settle(other, claim)
             else:
                 other.queue.fail(claim, "broke", retry_in_ms=None)
-        found = waiting.result(PATIENCE_S)
+        found = waiting.result(TIMEOUT_S)
         revision = 1 if outcome == "committed" else None
         expected = "completed" if outcome == "committed" else outcome
         assert (found.state, found.settled_revision) == (expected, revision)

@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract
 from holdfast.testing.contract.jobs import next_of
 from holdfast.testing.contract.limits import limit_mail, mail
 from holdfast.testing.contract.races_of_processes import each, race
@@ -260,7 +260,7 @@ class LimitRaceContract(Contract):
         assert timely.queue.claim_next(owner_id="w") is None
         child.kill()
         began = time.monotonic()
-        timely.queue.wait_next(timeout_ms=int(PATIENCE_S * 1000))
+        timely.queue.wait_next(timeout_ms=int(TIMEOUT_S * 1000))
         assert timely.queue.claim_next(owner_id="w") is not None
-        assert time.monotonic() - began < PATIENCE_S / 2
+        assert time.monotonic() - began < TIMEOUT_S / 2
         assert timely.queue.claim_next(owner_id="w") is None

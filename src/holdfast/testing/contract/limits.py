@@ -11,7 +11,7 @@ import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.queue import QueueDepth
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.jobs import FREEING, HOUR_MS, next_of
 from holdfast.testing.contract.queue import settle, take, work
 
@@ -410,8 +410,8 @@ class LimitContract(Contract):
         here = in_background(lambda: store.queue.wait("b", timeout_ms=WAIT_MS))
         bench.parked()
         acts[cause]()
-        anywhere.result(PATIENCE_S)
-        here.result(PATIENCE_S)
+        anywhere.result(TIMEOUT_S)
+        here.result(TIMEOUT_S)
         assert next_of(store).session_id == "b"
 
     @pytest.mark.parametrize("limit", ["at_once", "per_key"])

@@ -12,9 +12,9 @@ from holdfast.blocking import BlockingStore
 from holdfast.events import EventDraft, EventType, Payload, ProcessEvent, TerminalRule, WakeRule
 from holdfast.leases import OnProcess
 from holdfast.processes import Completed, External, SignalWait
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 
-PATIENCE_MS = PATIENCE_S * 1_000
+TIMEOUT_MS = TIMEOUT_S * 1_000
 
 
 def sequences(events: holdfast.Page[ProcessEvent] | tuple[ProcessEvent, ...]) -> list[int]:
@@ -203,7 +203,7 @@ class LogContract(Contract):
             heard: list[Any] = []
             cursor = 0
             for _ in range(rounds):
-                event = elsewhere.events.wait_for("build", "ping", after=cursor, timeout_ms=PATIENCE_MS)
+                event = elsewhere.events.wait_for("build", "ping", after=cursor, timeout_ms=TIMEOUT_MS)
                 cursor = elsewhere.events.append("build", "pong", event.payload + 100).event.sequence
                 heard.append(event.payload)
             return heard
@@ -213,8 +213,8 @@ class LogContract(Contract):
         answers: list[Any] = []
         for number in range(rounds):
             cursor = store.events.append("build", "ping", number).event.sequence
-            answers.append(store.events.wait_for("build", "pong", after=cursor, timeout_ms=PATIENCE_MS).payload)
-        assert answering.result(PATIENCE_S) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+            answers.append(store.events.wait_for("build", "pong", after=cursor, timeout_ms=TIMEOUT_MS).payload)
+        assert answering.result(TIMEOUT_S) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
         assert answers == [100, 101, 102, 103, 104, 105, 106, 107, 108, 109]
 
     # Following.
@@ -224,22 +224,22 @@ class LogContract(Contract):
     ) -> None:
         self.fill(store, "ping", "pong")
         elsewhere = bench.open()
-        following = in_background(lambda: list(elsewhere.events.follow("build", timeout_ms=PATIENCE_MS)))
+        following = in_background(lambda: list(elsewhere.events.follow("build", timeout_ms=TIMEOUT_MS)))
         for number in range(3, 6):
             bench.parked()
             store.events.append("build", "ping", number)
         bench.parked()
         store.processes.complete("build", Completed("done"))
         store.events.append("build", "late", "after the end")
-        seen = following.result(PATIENCE_S)
+        seen = following.result(TIMEOUT_S)
         assert [(event.sequence, event.type) for event in seen] == [
             (1, "ping"), (2, "pong"), (3, "ping"), (4, "ping"), (5, "ping"), (6, "process.completed"),
         ]  # fmt: skip
 
     def test_a_follower_stops_where_it_likes_and_another_continues_from_there(self, store: BlockingStore) -> None:
         self.fill(store, "ping", "pong", "ping", "over")
-        start = list(islice(store.events.follow("build", timeout_ms=PATIENCE_MS), 2))
-        rest = list(store.events.follow("build", after=start[-1].sequence, timeout_ms=PATIENCE_MS))
+        start = list(islice(store.events.follow("build", timeout_ms=TIMEOUT_MS), 2))
+        rest = list(store.events.follow("build", after=start[-1].sequence, timeout_ms=TIMEOUT_MS))
         assert [event.sequence for event in start] == [1, 2]
         assert [(event.sequence, event.terminal_state) for event in rest] == [(3, None), (4, "completed")]
 
@@ -249,12 +249,12 @@ class LogContract(Contract):
 
     def test_a_follower_that_resumes_after_the_end_has_nothing_to_wait_for(self, store: BlockingStore) -> None:
         self.fill(store, "ping", "over")
-        following = in_background(lambda: list(store.events.follow("build", after=2, timeout_ms=PATIENCE_MS)))
-        assert following.result(PATIENCE_S / 3) == []
+        following = in_background(lambda: list(store.events.follow("build", after=2, timeout_ms=TIMEOUT_MS)))
+        assert following.result(TIMEOUT_S / 3) == []
 
     def test_a_follower_reads_a_log_longer_than_a_page(self, bench: Bench) -> None:
         store = bench.open(limits=holdfast.Limits(page=3))
         self.fill(store, *(["ping"] * 7), "over")
-        assert [event.sequence for event in store.events.follow("build", timeout_ms=PATIENCE_MS)] == [
+        assert [event.sequence for event in store.events.follow("build", timeout_ms=TIMEOUT_MS)] == [
             1, 2, 3, 4, 5, 6, 7, 8,
         ]  # fmt: skip

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.errors import NestedCall, StoreClosed
 from holdfast.sessions import CommitReceipt
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract
 
 SIGNAL = getattr(signal, "SIGUSR2", None)
 RESEND_S = 0.001
@@ -43,7 +43,7 @@ class Handler:
         assert SIGNAL is not None
         self._ended.clear()
         self._acts.append(act)
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + TIMEOUT_S
         # Sent again, because a signal just before the main thread blocks does not end its sleep.
         while not self._ended.wait(RESEND_S):
             assert time.monotonic() < deadline_s, "the main thread does not handle signals"
@@ -63,7 +63,7 @@ def read(store: BlockingStore) -> object:
 
 def wait(store: BlockingStore) -> object:
     """Wait for work."""
-    return store.queue.wait("chat", timeout_ms=PATIENCE_S * 1000)
+    return store.queue.wait("chat", timeout_ms=TIMEOUT_S * 1000)
 
 
 @pytest.mark.skipif(SIGNAL is None, reason="needs POSIX signals")
@@ -181,7 +181,7 @@ class NestedCallContract(Contract):
         ringing = threading.Thread(target=interrupt)
         ringing.start()
         wait(store)
-        ringing.join(PATIENCE_S)
+        ringing.join(TIMEOUT_S)
         assert [batch.batch_id for batch in store.queue.list("chat")] == done
 
     def test_a_handler_closes_the_store_whose_wait_it_interrupts(self, bench: Bench, handler: Handler) -> None:
@@ -196,4 +196,4 @@ class NestedCallContract(Contract):
         ringing.start()
         with pytest.raises(StoreClosed):
             wait(store)
-        ringing.join(PATIENCE_S)
+        ringing.join(TIMEOUT_S)

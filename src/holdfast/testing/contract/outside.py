@@ -15,7 +15,7 @@ from holdfast.errors import UnknownRef
 from holdfast.ports import AttachmentBytes
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.attachments import ABC, Home, Shelf
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 
 Act = Callable[[], object]
 
@@ -192,17 +192,17 @@ class OutsideBytesContract(Contract):
 
         def dawdle() -> None:
             begun.set()
-            may_end.wait(PATIENCE_S)
+            may_end.wait(TIMEOUT_S)
 
         door.before_delete.append(dawdle)
         sweep = in_background(lambda: store.attachments.sweep(older_than_ms=0))
-        assert begun.wait(PATIENCE_S)
+        assert begun.wait(TIMEOUT_S)
         handle = other.sessions.handle("chat")
         assert handle.commit(holdfast.Commit(config={"turn": 1})).revision == 1
         assert other.attachments.sweep(older_than_ms=0) == SweepReport(0, 0, 0), "the sweep under way deletes it"
         stored = handle.attachments.put(b"abc")
         may_end.set()
-        assert sweep.result(PATIENCE_S) == SweepReport(1, 1, 3)
+        assert sweep.result(TIMEOUT_S) == SweepReport(1, 1, 3)
         assert handle.attachments.get(stored.id).data == b"abc"
         assert door.names() == []
 

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.claims import fill
 from holdfast.testing.contract.jobs import HOUR_MS, next_of
 from holdfast.testing.contract.queue import take, work
@@ -129,8 +129,8 @@ class PauseContract(Contract):
         here = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
         bench.parked()
         resumed(other, what)
-        anywhere.result(PATIENCE_S)
-        here.result(PATIENCE_S)
+        anywhere.result(TIMEOUT_S)
+        here.result(TIMEOUT_S)
 
     @BOTH
     def test_a_wait_during_a_pause_ends_in_its_timeout(self, store: BlockingStore, bench: Bench, what: str) -> None:
@@ -196,7 +196,7 @@ class PauseContract(Contract):
         waiting = in_background(lambda: store.processes.wait_next(timeout_ms=WAIT_MS, kinds=["research"]))
         bench.parked()
         other.queue.resume("research")
-        waiting.result(PATIENCE_S)
+        waiting.result(TIMEOUT_S)
         assert claimed_ids(store) == ["r1"]
 
     # Sessions.

@@ -30,7 +30,7 @@ from holdfast.processes import (
 )
 from holdfast.records.processes import ProcessInput, ProcessOutcome
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 
 CORE_TYPES = (
     "process.cancel_requested",
@@ -437,14 +437,14 @@ class ProcessContract(Contract):
             store.processes.register(plain(f"p{number}"))
 
         def wait(process_id: str) -> ProcessOutcome:
-            return elsewhere.processes.wait(process_id, timeout_ms=PATIENCE_S * 1_000)
+            return elsewhere.processes.wait(process_id, timeout_ms=TIMEOUT_S * 1_000)
 
         waiters = [in_background(partial(wait, f"p{number}")) for number in range(5)]
         bench.parked(waiters=5)
         for number in range(5):
             store.processes.set_external_ref(f"p{number}", ExternalRef("ci", "run"))
             store.processes.complete(f"p{number}", Completed(number))
-        outcomes = [waiter.result(PATIENCE_S) for waiter in waiters]
+        outcomes = [waiter.result(TIMEOUT_S) for waiter in waiters]
         assert outcomes == [
             Completed(0), Completed(1), Completed(2), Completed(3),
             Completed(4),

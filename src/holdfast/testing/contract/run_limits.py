@@ -15,7 +15,7 @@ from holdfast.blocking import BlockingStore
 from holdfast.leases import Lease, OnProcess
 from holdfast.processes import Completed, RunClaim
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background
 from holdfast.testing.contract.queue import work
 from holdfast.testing.contract.races_of_processes import each, race
 from holdfast.testing.contract.run_claims import TTL_MS, claimed_ids, next_run
@@ -147,7 +147,7 @@ class RunLimitContract(Contract):
         waiting = in_background(lambda: store.processes.wait_next(timeout_ms=WAIT_MS, kinds=["research"]))
         bench.parked()
         ENDING[ending](other, lease, clock.now_ms())
-        waiting.result(PATIENCE_S)
+        waiting.result(TIMEOUT_S)
         assert next_run(store, "w2").process.id == "r2"
 
     def test_a_wait_at_the_limit_ends_in_its_timeout(self, store: BlockingStore) -> None:
@@ -166,7 +166,7 @@ class RunLimitContract(Contract):
         waiting = in_background(lambda: store.processes.wait_next(timeout_ms=WAIT_MS))
         bench.parked()
         start(store, "other", "write")
-        waiting.result(PATIENCE_S)
+        waiting.result(TIMEOUT_S)
         assert claimed_ids(store) == ["other"]
 
     # Races.

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.run_claims import GIVING_BACK, next_run
 from holdfast.testing.contract.runs import HOUR_MS, start
 
@@ -57,7 +57,7 @@ class RunWaitContract(Contract):
         waiting = in_background(lambda: store.processes.wait_next(timeout_ms=WAIT_MS))
         bench.parked()
         acts[cause]()
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
         assert next_run(store).process.id == "run-1"
 
     @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same handle", "another handle"])
@@ -70,7 +70,7 @@ class RunWaitContract(Contract):
         waiting = in_background(lambda: store.processes.wait_next(timeout_ms=WAIT_MS, kinds=kinds, eager=True))
         bench.parked()
         start(bench.open() if elsewhere else store)
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
         store.processes.wait_next(timeout_ms=0, kinds=["research"], eager=True)
         assert next_run(store).process.id == "run-1"
 
@@ -90,7 +90,7 @@ class RunWaitContract(Contract):
         waiting = in_background(lambda: store.processes.wait_next(timeout_ms=WAIT_MS))
         bench.parked()
         clock.advance(HOUR_MS)
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
         assert next_run(store).process.id == "run-1"
 
     def test_a_wait_continues_while_a_lease_is_renewed(
@@ -106,4 +106,4 @@ class RunWaitContract(Contract):
         waiting = in_background(lambda: store.processes.wait_next(timeout_ms=WAIT_MS))
         bench.parked()
         clock.advance(10)
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None

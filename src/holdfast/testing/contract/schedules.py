@@ -14,7 +14,7 @@ from holdfast.errors import UnknownSchedule
 from holdfast.processes import External, Run
 from holdfast.schedules import Schedule
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.triggers import SubscriptionDraft, registration_for
 
 HOUR_MS = 3_600_000
@@ -284,7 +284,7 @@ class ScheduleContract(Contract):
         waiting = in_background(lambda: store.triggers.wait_undelivered(timeout_ms=WAIT_MS))
         bench.parked()
         bench.open().triggers.emit("cron", "daily", idempotency_key="2")
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
         [delivery] = store.triggers.undelivered(runs_only=True)
         assert isinstance(delivery.subscription.draft.target, Run)
         assert len(store.triggers.undelivered()) == 3

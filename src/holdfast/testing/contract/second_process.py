@@ -22,7 +22,7 @@ from holdfast.blocking import BlockingStore
 from holdfast.leases import OnProcess, OnSession
 from holdfast.processes import Completed, External
 from holdfast.sessions import FullGraph
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background
 from holdfast.triggers import SubscriptionDraft
 
 ROUNDS = 20
@@ -213,7 +213,7 @@ class Child:
     def hear(self) -> Any:
         """Return the next line that it sends."""
         assert self._process.stdout is not None
-        line = in_background(self._process.stdout.readline).result(PATIENCE_S)
+        line = in_background(self._process.stdout.readline).result(TIMEOUT_S)
         assert line, "the second process ended early: see its traceback above"
         return json.loads(line)
 
@@ -222,7 +222,7 @@ class Child:
         assert self._process.stdout is not None
         self._process.kill()
         rest = [json.loads(line) for line in self._process.stdout if line.endswith("\n")]
-        self._process.wait(PATIENCE_S)
+        self._process.wait(TIMEOUT_S)
         return rest
 
     def __enter__(self) -> Child:
@@ -234,7 +234,7 @@ class Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.kill()
-        self._process.wait(PATIENCE_S)
+        self._process.wait(TIMEOUT_S)
         self._process.stdout.close()
         self._process.stdin.close()
 
@@ -426,7 +426,7 @@ class SecondProcessContract(Contract):
                 waiter = in_background(partial(wait, store, what, name))
                 bench.parked()
                 child.say([what, name])
-                assert waiter.result(PATIENCE_S) == what
+                assert waiter.result(TIMEOUT_S) == what
                 woken_s = time.monotonic()
                 # The monotonic clock is the machine's. The other process's disk time is not part of the wake.
                 assert woken_s - float(str(child.hear())) < WAKE_S
@@ -482,7 +482,7 @@ class SecondProcessContract(Contract):
         assert claim is not None
         assert claim.fence == 2
         assert [item.payload for batch in claim.batches for item in batch.items] == ["left over"]
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while timely.leases.holder(OnProcess("job")) is not None and time.monotonic() < deadline:
             pass
         assert timely.leases.claim(OnProcess("job"), owner_id="heir").fence == 2

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.interrupts import RESERVED_MS, begun
 from holdfast.testing.contract.queue import work
 
@@ -203,13 +203,13 @@ class StreamContract(Contract):
         waiting = in_background(lambda: next(iter(session.follow())))
         bench.parked()
         turn.emit("now")
-        assert told([waiting.result(PATIENCE_S)]) == ["now"]
+        assert told([waiting.result(TIMEOUT_S)]) == ["now"]
         [delta] = seen(store)
         waiting = in_background(lambda: next(iter(session.follow(delta.cursor))))
         bench.parked()
         turn.add("now or never")
         turn.__exit__(None, None, None)
-        assert told([waiting.result(PATIENCE_S)]) == [("commit", "now or never")]
+        assert told([waiting.result(TIMEOUT_S)]) == [("commit", "now or never")]
 
     def test_bad_values_and_places_are_refused(self, bench: Bench, store: BlockingStore) -> None:
         turn = emitted(store, begun(store, "hi"), "a")

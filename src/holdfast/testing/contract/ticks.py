@@ -10,7 +10,7 @@ from holdfast.processes import External, Run
 from holdfast.queue import Group
 from holdfast.schedules import Schedule
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, in_background
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, at_once, in_background
 from holdfast.testing.contract.schedules import DAY_MS, NIGHTLY, WAIT_MS, at, fired, move, ticks, work
 from holdfast.triggers import SubscriptionDraft
 
@@ -231,7 +231,7 @@ class TickContract(Contract):
         waiting = in_background(lambda: store.schedules.wait_next(timeout_ms=WAIT_MS))
         bench.parked()
         move(clock, "2026-11-18T03:00+00:00")
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
         store.schedules.wait_next(timeout_ms=0)
         assert ticks(store) == [clock.now_ms()]
 
@@ -257,4 +257,4 @@ class TickContract(Contract):
             other.schedules.put("nightly", "* * * * *")
         bench.parked()
         clock.advance(60_000)
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None

@@ -14,7 +14,7 @@ from holdfast.errors import StoreClosed, TransactionExpired
 from holdfast.events import EventType
 from holdfast.leases import OnProcess
 from holdfast.processes import External
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, in_background
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, at_once, in_background
 from holdfast.testing.contract.queue import work
 
 LARGE = 200_000
@@ -171,12 +171,12 @@ class TransactionContract(Contract):
 
     def test_waiters_are_woken_by_the_commit(self, store: BlockingStore, bench: Bench) -> None:
         other = bench.open()
-        wait = in_background(lambda: other.queue.wait("one", timeout_ms=PATIENCE_S * 1_000))
+        wait = in_background(lambda: other.queue.wait("one", timeout_ms=TIMEOUT_S * 1_000))
         bench.parked()
         with store.transaction() as tx:
             tx.queue.enqueue(work("1", session_id="one"))
             tx.queue.enqueue(work("2", session_id="one"))
-        wait.result(PATIENCE_S)
+        wait.result(TIMEOUT_S)
         assert len(other.queue.list("one")) == 2
 
     def test_waiters_see_nothing_of_a_rollback(self, store: BlockingStore, bench: Bench) -> None:
@@ -186,7 +186,7 @@ class TransactionContract(Contract):
         with pytest.raises(Stop), store.transaction() as tx:
             tx.queue.enqueue(work("1", session_id="one"))
             stop(tx)
-        assert isinstance(wait.exception(PATIENCE_S), holdfast.WaitTimeout)
+        assert isinstance(wait.exception(TIMEOUT_S), holdfast.WaitTimeout)
 
     # Refusals.
 
@@ -275,10 +275,10 @@ class TransactionContract(Contract):
             # It would be revision 1 unless it waited.
             later = in_background(lambda: other.sessions.handle("one").commit(turn("t2")))
             read = in_background(lambda: other.sessions.handle("one").load())
-            view = read.result(PATIENCE_S)
+            view = read.result(TIMEOUT_S)
             assert view is None or view.revision == 0
             tx.sessions.create("two")
-        assert later.result(PATIENCE_S).revision == 2
+        assert later.result(TIMEOUT_S).revision == 2
 
     def test_transactions_of_one_store_follow_one_another(self, store: BlockingStore) -> None:
         store.sessions.create("count").commit(turn("t0"))
@@ -345,7 +345,7 @@ class TransactionContract(Contract):
             tx.sessions.handle("one").commit(turn("t1"))
             later = in_background(lambda: other.sessions.handle("one").commit(turn("t2", expected_revision=0)))
             # It waits for the lock, which only the time limit frees.
-            assert later.result(PATIENCE_S).revision == 1
+            assert later.result(TIMEOUT_S).revision == 1
             with pytest.raises(TransactionExpired):
                 tx.sessions.create("two")
         assert expired.value.outcome == "not_applied"
@@ -361,7 +361,7 @@ class TransactionContract(Contract):
         other.sessions.create("one")
         with pytest.raises(Stop), store.transaction(timeout_ms=100) as tx:
             tx.sessions.handle("one").commit(turn("t1"))
-            in_background(lambda: other.sessions.handle("one").commit(turn("t2"))).result(PATIENCE_S)
+            in_background(lambda: other.sessions.handle("one").commit(turn("t2"))).result(TIMEOUT_S)
             stop(tx)
         assert len(store.sessions.handle("one").history()) == 1
 
@@ -374,7 +374,7 @@ class TransactionContract(Contract):
             tx.sessions.create("one")
             closing = in_background(store.close)
             tx.sessions.create("two")
-        closing.result(PATIENCE_S)
+        closing.result(TIMEOUT_S)
         with pytest.raises(StoreClosed), store.transaction():
             pass  # pragma: no cover
         assert [entry.session_id for entry in other.sessions.list()] == ["one", "two"]

@@ -12,7 +12,7 @@ from holdfast.blocking import BlockingStore, Session, Turn
 from holdfast.errors import SessionBindingConflict, SourceKeyConflict
 from holdfast.sessions import Graph, ReplaceGraph, Unchanged
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.queue import work
 
 
@@ -312,11 +312,11 @@ class TurnContract(Contract):
         claim = store.queue.claim_next(owner_id="w1", exclusive=True, ttl_ms=3_600_000)
         assert claim is not None
         other = bench.open().sessions.handle("chat")
-        ended = in_background(lambda: other.append("late", wait_ms=PATIENCE_S * 1_000))
+        ended = in_background(lambda: other.append("late", wait_ms=TIMEOUT_S * 1_000))
         bench.parked()
         with session.turn(claim=claim) as turn:
             turn.add("answer")
-        assert ended.result(PATIENCE_S).revision == 2
+        assert ended.result(TIMEOUT_S).revision == 2
         assert session.messages() == ["answer", "late"]
 
     def test_append_is_refused_while_the_turn_of_a_worker_continues(self, store: BlockingStore, bench: Bench) -> None:
@@ -347,7 +347,7 @@ class TurnContract(Contract):
         other = bench.open().sessions.handle("chat")
 
         def run() -> list[object]:
-            with other.turn("t2", wait_ms=PATIENCE_S * 1_000) as turn:
+            with other.turn("t2", wait_ms=TIMEOUT_S * 1_000) as turn:
                 turn.add("late")
             return turn.messages
 
@@ -355,7 +355,7 @@ class TurnContract(Contract):
         bench.parked()
         with session.turn(claim=claim) as turn:
             turn.add("answer")
-        assert ended.result(PATIENCE_S) == ["answer", "late"]
+        assert ended.result(TIMEOUT_S) == ["answer", "late"]
 
     def test_a_block_is_refused_while_the_turn_of_a_worker_continues(
         self, store: BlockingStore, bench: Bench, clock: ManualClock

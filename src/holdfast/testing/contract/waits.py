@@ -13,10 +13,10 @@ from holdfast.events import EventType, Payload, WakeRule
 from holdfast.leases import OnSession
 from holdfast.processes import External
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.queue import take, texts, work
 
-WAIT_MS = PATIENCE_S * 1_000
+WAIT_MS = TIMEOUT_S * 1_000
 """Timeout of a wait that must end by a change."""
 
 HOUR_MS = 3_600_000
@@ -100,7 +100,7 @@ class WaitContract(Contract):
         waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, owner_id="w2"))
         bench.parked()
         act()
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
         assert len(take(store, "w2").batches) == 1
 
     def test_a_wait_is_held_back_by_an_exclusive_claim_and_by_another_owners_lease(self, store: BlockingStore) -> None:
@@ -127,7 +127,7 @@ class WaitContract(Contract):
         waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, boundary="active_turn_checkpoint"))
         bench.parked()
         elsewhere.queue.cancel("chat", batch.batch_id)
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
 
     def test_a_wait_on_a_session_that_is_deleted_meanwhile_says_so(
         self, store: BlockingStore, bench: Bench, elsewhere: BlockingStore
@@ -137,7 +137,7 @@ class WaitContract(Contract):
         bench.parked()
         elsewhere.sessions.delete("chat")
         with pytest.raises(holdfast.SessionDeleted):
-            waiting.result(PATIENCE_S)
+            waiting.result(TIMEOUT_S)
 
     # By time alone.
 
@@ -148,7 +148,7 @@ class WaitContract(Contract):
         waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
         bench.parked()
         clock.advance(HOUR_MS)
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
 
     @pytest.mark.parametrize("held", ["by a claim", "by an exclusive claim", "by a lease"])
     def test_a_wait_ends_when_what_kept_it_expires(
@@ -162,7 +162,7 @@ class WaitContract(Contract):
         waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, owner_id="w2"))
         bench.parked()
         clock.advance(HOUR_MS)
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
 
     def test_a_wait_behind_a_lease_that_is_claimed_again_for_less_plans_anew(
         self, store: BlockingStore, bench: Bench, elsewhere: BlockingStore, clock: ManualClock
@@ -175,4 +175,4 @@ class WaitContract(Contract):
         # It has checked again, or it would not wait again: now until the new end, and not for an hour.
         bench.parked()
         clock.advance(1_000)
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None

@@ -27,7 +27,7 @@ from holdfast.events import (
 from holdfast.processes import Completed, External, Provenance
 from holdfast.records.events import Selector
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.triggers import SubscriptionDraft
 
 CHAT = holdfast.Scope("chat")
@@ -207,10 +207,10 @@ class WakeContract(Contract):
     def test_a_wake_ends_a_wait_for_work(self, store: BlockingStore, bench: Bench) -> None:
         declare(store, NEWS)
         elsewhere = bench.open()
-        waiting = in_background(lambda: elsewhere.queue.wait("chat", timeout_ms=PATIENCE_S * 1_000))
+        waiting = in_background(lambda: elsewhere.queue.wait("chat", timeout_ms=TIMEOUT_S * 1_000))
         bench.parked()
         store.events.append("build", "news", "done")
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(TIMEOUT_S) is None
 
     def test_a_frame_is_woken_through_its_sessions_queue_under_another_wake_id(self, store: BlockingStore) -> None:
         declare(store, NEWS, target=holdfast.Scope("chat", "main"))

@@ -10,7 +10,7 @@ from holdfast.leases import Lease, OnProcess, OnSession
 from holdfast.processes import Completed, External
 from holdfast.queue import Group
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.bench import TIMEOUT_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.queue import work
 from holdfast.workers import Heartbeat, WorkerInfo, WorkerRelease
 
@@ -141,10 +141,10 @@ class WorkerContract(Contract):
         held = claimed(store, "chat", ttl_ms=DAY_MS)
         other = claimed(store, "other", ttl_ms=DAY_MS, owner_id="w2")
         lease = leased(store, "r1", ttl_ms=DAY_MS)
-        waiting = in_background(lambda: bench.open().queue.wait_next(timeout_ms=PATIENCE_S * 1_000))
+        waiting = in_background(lambda: bench.open().queue.wait_next(timeout_ms=TIMEOUT_S * 1_000))
         bench.parked()
         assert store.workers.release("w1") == WorkerRelease(batches=1, runs=1)
-        waiting.result(PATIENCE_S)
+        waiting.result(TIMEOUT_S)
         assert store.workers.release("w1") == WorkerRelease(batches=0, runs=0)
         taken = store.queue.claim_next(owner_id="w2", exclusive=True)
         assert taken is not None
@@ -172,10 +172,10 @@ class WorkerContract(Contract):
         store.leases.claim(OnSession("other"), owner_id="w2", ttl_ms=DAY_MS)
         store.queue.enqueue(work("hi"))
         assert store.queue.claim_next(owner_id="w2") is None
-        waiting = in_background(lambda: bench.open().queue.wait_next(timeout_ms=PATIENCE_S * 1_000))
+        waiting = in_background(lambda: bench.open().queue.wait_next(timeout_ms=TIMEOUT_S * 1_000))
         bench.parked()
         assert store.workers.release("w1") == WorkerRelease(batches=0, runs=0, sessions=1)
-        waiting.result(PATIENCE_S)
+        waiting.result(TIMEOUT_S)
         assert store.workers.release("w1") == WorkerRelease(batches=0, runs=0)
         with refused(bench, holdfast.LeaseLost):
             store.leases.renew(lease, ttl_ms=1)

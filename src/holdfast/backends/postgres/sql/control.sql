@@ -40,7 +40,7 @@ SELECT
     -- end part
 
 -- Returns whether this server has the head $1..$3 or a later one. The parameters are the fields of
--- `server_watch.Witness`. The revision may have been pruned; if it exists, it must be the same.
+-- `server_watch.KnownHead`. The revision may have been pruned; if it exists, it must be the same.
 -- name: knows_head
 SELECT
     EXISTS (

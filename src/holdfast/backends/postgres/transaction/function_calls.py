@@ -34,7 +34,7 @@ class SharedCall(NamedTuple):
     """The hash of the token under which the call claims work."""
     locks_any: bool = False
     """The function locks any of several rows. A call that waits for one must not hold up others with its key."""
-    patient: Sequence[Any] | None = None
+    waiting: Sequence[Any] | None = None
     """The arguments of a call that waits for a lock in a shared trip, before any other call in it."""
     waits: bool = False
     """An earlier call has found all rows locked: wait for one at once."""

@@ -27,7 +27,7 @@ class QueueFunctions(LeaseFunctions):
     ready_tables = None
     """None: the functions keep the ready rows."""
 
-    patience = 2
+    lock_wait = 2
     """Waiting of `claim_next` for other transactions: 0 never, 1 while it holds no lock, 2 always."""
 
     async def _queue_verdict(self, name: str, *bindings: Any) -> QueueVerdict:
@@ -154,7 +154,7 @@ class QueueFunctions(LeaseFunctions):
             call = SharedCall(
                 *("settle_and_claim", (*bindings, True, False), (*bindings, False, False), key),
                 claims_with=token_hash,
-                patient=(*bindings, False, True),
+                waiting=(*bindings, False, True),
             )
             found = [await self._call_shared(call)]
         else:
@@ -168,7 +168,7 @@ class QueueFunctions(LeaseFunctions):
     async def claim_any(self, params: ClaimNextParams) -> QueueVerdict | None:
         if self._by_family:
             return await self._claim_by_family(params)
-        return await self._claim_in(params, None, self.patience)
+        return await self._claim_in(params, None, self.lock_wait)
 
     async def _claim_by_family(self, params: ClaimNextParams) -> QueueVerdict:
         """Claim in one family after the other, the one with the best offer first."""
@@ -191,24 +191,24 @@ class QueueFunctions(LeaseFunctions):
             passed.append(family)
             if answer.verdict == "busy":
                 busy.append(family)
-        for family in busy if self.patience else ():
+        for family in busy if self.lock_wait else ():
             # Other transactions have locked all claimable work. Wait for them: some of it may be left.
-            answer = await self._claim_in(params, family, self.patience)
+            answer = await self._claim_in(params, family, self.lock_wait)
             if answer.verdict not in {"none", "busy"}:
                 return answer
         return QueueVerdict("busy" if busy else "none")
 
-    async def _claim_in(self, params: ClaimNextParams, family: int | None, patience: int) -> QueueVerdict:
+    async def _claim_in(self, params: ClaimNextParams, family: int | None, lock_wait: int) -> QueueVerdict:
         asks = (params.owner_id, _listed(params.kinds), params.most, int(params.exclusive), params.token_hash)
         bindings = (self.given_ms, *asks, params.ttl_ms, self.is_retry)
-        alone, together = ((*bindings, each, family, params.most_bytes) for each in (patience, 0))
+        alone, together = ((*bindings, each, family, params.most_bytes) for each in (lock_wait, 0))
         if _claims_one(params):
             key = "" if params.kinds is None else ",".join(params.kinds)
             call = SharedCall(
                 *("claim_next", alone, together, key),
                 claims_with=params.token_hash,
                 locks_any=True,
-                patient=alone,
+                waiting=alone,
                 waits=params.was_busy,
             )
             return self._claimed_next([await self._call_shared(call)])

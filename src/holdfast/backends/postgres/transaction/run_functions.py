@@ -33,7 +33,7 @@ class RunFunctions(QueueFunctions):
             params.token_hash,
             params.ttl_ms,
             self.is_retry,
-            self.patience if params.waits else 0,
+            self.lock_wait if params.waits else 0,
         )
         answer = run_verdict(verdict, columns)
         if answer.process is not None:

@@ -201,7 +201,7 @@ def turn_bindings(
         *_claims_of(plan),
         *(NOTHING * 2 if plan.lease is None else (plan.lease.token_hash, plan.lease.fence)),
         plan.attachment_ids or None,
-        plan.rests_on or None,
+        plan.live_node_keys or None,
         *(places_of(plan.segments) if plan.segments else NOTHING * 3),
         *_nodes_of(plan.nodes),
         *_blobs_of(plan.blobs),

@@ -14,7 +14,7 @@ class Streams(Queue):
 
     __slots__ = ()
 
-    async def find_bearers(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
+    async def find_batch_states(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
         return self._find_batches(session_key, batch_ids, with_payloads=False)
 
     async def save_blocks(self, rows: Sequence[StreamRow]) -> None:

@@ -13,27 +13,27 @@ import threading
 from contextlib import suppress
 
 
-class Alarm:
-    """The sleep of one thread. Any thread may ring."""
+class WakeableSleep:
+    """The sleep of one thread. Any thread may end it."""
 
     def __init__(self) -> None:
-        self._rung = threading.Event()
+        self._woken = threading.Event()
         self.watched: int | None = None
         """The process that interrupts a sleep when it ends; None without one, and after its end."""
         self.has_ended = False
         """True from the end of the watched process on, until another one is watched."""
         self._seen: int | None = None
         self._process: int | None = None
-        self._bell: int | None = None
+        self._eventfd: int | None = None
         if sys.platform == "linux" and hasattr(os, "pidfd_open"):
-            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Interrupt the sleep, or the next one."""
-        if sys.platform == "linux" and self._bell is not None:
-            os.eventfd_write(self._bell, 1)
+        if sys.platform == "linux" and self._eventfd is not None:
+            os.eventfd_write(self._eventfd, 1)
         else:
-            self._rung.set()
+            self._woken.set()
 
     def watch(self, pid: int) -> None:
         """Interrupt sleeps when this process ends, and no other one. One that has ended is not watched again."""
@@ -41,7 +41,7 @@ class Alarm:
             return
         self._forget()
         self._seen, self.has_ended = pid, False
-        if sys.platform == "linux" and self._bell is not None:
+        if sys.platform == "linux" and self._eventfd is not None:
             with suppress(OSError):  # it is gone, or this system refuses: the caller finds out
                 self._process = os.pidfd_open(pid)
                 self.watched = pid
@@ -53,18 +53,18 @@ class Alarm:
 
     def sleep(self, seconds: float) -> None:
         """Sleep for so long at most. Called by one thread."""
-        if sys.platform != "linux" or self._bell is None:
-            self._rung.wait(seconds)
-            self._rung.clear()
+        if sys.platform != "linux" or self._eventfd is None:
+            self._woken.wait(seconds)
+            self._woken.clear()
             return
         poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
+        poll.register(self._eventfd, select.POLLIN)
         if self._process is not None:
             poll.register(self._process, select.POLLIN)
         # Rounded up: a sleep that ends a little too early would be repeated at once.
         ready = [number for number, _ in poll.poll(int(seconds * 1000) + 1)]
-        if self._bell in ready:
-            os.eventfd_read(self._bell)
+        if self._eventfd in ready:
+            os.eventfd_read(self._eventfd)
         if self._process in ready:
             self._forget()
             self.has_ended = True
@@ -72,6 +72,6 @@ class Alarm:
     def close(self) -> None:
         """Release the descriptors, once no thread uses them."""
         self._forget()
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            os.close(bell)
+        eventfd, self._eventfd = self._eventfd, None
+        if eventfd is not None:
+            os.close(eventfd)

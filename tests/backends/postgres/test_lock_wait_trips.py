@@ -85,7 +85,7 @@ def payloads(claims: list[holdfast.WorkClaim]) -> list[Any]:
 def test_claims_of_a_locked_queue_wait_on_one_connection_and_share_a_commit(
     clean_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_trips, "PATIENCE_S", RUN_S)
+    monkeypatch.setattr(shared_trips, "LONGEST_WAIT_S", RUN_S)
 
     async def scene(stage: Stage) -> None:
         await stage.fill(*["chat"] * SLOTS)
@@ -181,7 +181,7 @@ def test_cancelled_claims_stop_waiting_for_a_lock(clean_postgres_url: str) -> No
     play(clean_postgres_url, scene)
 
 
-def test_a_claim_for_a_cancelled_caller_of_a_patient_trip_is_given_back(
+def test_a_claim_for_a_cancelled_caller_of_a_lock_wait_trip_is_given_back(
     clean_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_trips, "CONTENDED_S", RUN_S)
