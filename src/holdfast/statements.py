@@ -6,6 +6,13 @@ left out: `commit+nodes+` is the statement `commit` with only this one of its pa
 remaining parameters keep their order and are renumbered. A row that a writer locks and a reader does not is one
 statement with a part `lock`.
 
+A listing whose pages are limited by bytes is the middle of the text below `-- wrapper: page`. Three lines above it name
+the columns that it shows, their order, and the columns that count with the parameter that limits them:
+
+    -- page: name, body
+    -- order: name
+    -- bytes: body up to $3
+
 Columns that several statements list stand once in the folder, below a line `-- columns: session_columns`. A statement
 of any file lists them as `{session_columns}` or, each with the name of a table or a record before it, as
 `{named.session_columns}` and `{(record).session_columns}`.
@@ -19,11 +26,14 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-_HEADING = re.compile(r"--\s*(name|columns):\s*(\S+)\s*")
+_HEADING = re.compile(r"--\s*(name|columns|wrapper):\s*(\S+)\s*")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _PART = re.compile(r"\s*--\s*part:\s*(\w+)\s*")
 _END_OF_PART = re.compile(r"\s*--\s*end part\s*")
+_PAGE_LINE = re.compile(r"-- (?:page|order|bytes): \S.*")
+_PAGE = re.compile(r"-- page: (.+)\n-- order: (.+)\n-- bytes: (.+) up to (\$\d+)\n")
 _PARAMETER = re.compile(r"\$(\d+)")
+_SLOT = re.compile(r"\{(shown|order|bytes|most|statement)\}")
 _SCHEMA = "{schema}"
 _COLUMNS = re.compile(r"\{(?:(\w+|\(\w+\))\.)?(\w+_columns)\}")
 _INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)", re.MULTILINE)
@@ -67,19 +77,21 @@ def load_statements(
     sources = {entry.name: entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith(".sql")}
     blocks = {file: list(_parse(source, file)) for file, source in sources.items()}
     columns = _columns_of(blocks)
+    wrappers = {name: text for found in blocks.values() for kind, name, text in found if kind == "wrapper"}
     for file, found in blocks.items():
         for kind, name, text in found:
             if kind != "name":
                 continue
             if name in texts:
                 raise ValueError(f"{file}: the statement {name!r} exists twice")
-            whole = with_columns(text, columns, origin=f"{file}: {name}")
+            origin = f"{file}: {name}"
+            whole = with_columns(_as_page(text, wrappers, origin), columns, origin=origin)
             for part, kept in settled.items():
                 whole = with_part_settled(whole, part, kept=kept)
             for word, other in swaps.items():
                 whole = whole.replace(word, other)
             if whole.strip():
-                texts[name] = with_schema(whole, schema, origin=f"{file}: {name}")
+                texts[name] = with_schema(whole, schema, origin=origin)
     if not texts:
         raise ValueError(f"{package} has no statements in {folder!r}")
     return Statements(texts)
@@ -132,7 +144,20 @@ def _block(heading: tuple[str, str], lines: list[str], origin: str) -> tuple[str
 
 
 def _is_mark(line: str) -> bool:
-    return _PART.fullmatch(line) is not None or _END_OF_PART.fullmatch(line) is not None
+    return any(mark.fullmatch(line) is not None for mark in (_PART, _END_OF_PART, _PAGE_LINE))
+
+
+def _as_page(text: str, wrappers: Mapping[str, str], origin: str) -> str:
+    """Return the text inside of the wrapper of pages, if it is marked as one."""
+    marked = _PAGE.match(text)
+    if marked is None:
+        if _PAGE_LINE.search(text) is not None:
+            raise ValueError(f"{origin}: a page begins with three lines: page, order and bytes up to a parameter")
+        return text
+    shown, order, counted, most = marked.groups()
+    bytes_of = " + ".join(f"coalesce(octet_length({column}), 0)" for column in counted.split(", "))
+    filled = {"shown": shown, "order": order, "bytes": bytes_of, "most": most, "statement": text[marked.end() :]}
+    return _SLOT.sub(lambda slot: filled[slot[1]], wrappers["page"])
 
 
 def parts_of(text: str) -> list[str]:

@@ -91,6 +91,25 @@ def test_columns_that_no_file_lists_or_that_two_list_are_refused(package: tuple[
         load_statements(name)
 
 
+def test_a_page_is_the_middle_of_the_wrapper_of_pages(package: tuple[str, Path]) -> None:
+    name, folder = package
+    (folder / "a.sql").write_text(
+        "-- columns: thing_columns\nid, body\n\n-- name: one\n-- page: {thing_columns}\n-- order: id DESC\n"
+        "-- bytes: body, note up to $2\nSELECT {thing_columns}, note\nFROM a\nLIMIT $1"
+    )
+    (folder / "b.sql").write_text("-- wrapper: page\n{shown} | {order} | {bytes} | {most} | {statement}")
+    weight = "coalesce(octet_length(body), 0) + coalesce(octet_length(note), 0)"
+    text = f"id, body | id DESC | {weight} | $2 | SELECT id, body, note\nFROM a\nLIMIT $1"
+    assert dict(load_statements(name)) == {"one": text}
+
+
+def test_a_page_without_one_of_its_lines_is_refused(package: tuple[str, Path]) -> None:
+    name, folder = package
+    (folder / "a.sql").write_text("-- name: one\n-- page: id\n-- bytes: body up to $2\nSELECT id")
+    with pytest.raises(ValueError, match="three lines"):
+        load_statements(name)
+
+
 def test_a_name_that_exists_twice_is_refused(package: tuple[str, Path]) -> None:
     name, folder = package
     (folder / "a.sql").write_text("-- name: one\nSELECT 1")

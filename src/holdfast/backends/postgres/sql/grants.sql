@@ -27,56 +27,33 @@ WHERE session_id = $1::text
     AND process_id = $3::text
 
 -- name: list_grants
+-- page: session_id, frame_id, granted_id, descriptor, {process_columns}
+-- order: granted_id
+-- bytes: descriptor, body, external_ref, wait, outcome, last_error up to $6
 SELECT
-    session_id, frame_id, granted_id, descriptor, {process_columns}
-FROM (
-    SELECT
-        *,
-        sum(
-            octet_length(descriptor) + octet_length(body) + coalesce(octet_length(external_ref), 0)
-            + coalesce(octet_length(wait), 0) + coalesce(octet_length(outcome), 0)
-        ) OVER (
-            ORDER BY granted_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            granted.session_id, granted.frame_id, granted.process_id AS granted_id, granted.descriptor,
-            {process.process_columns}
-        FROM {schema}.grants AS granted
-        JOIN {schema}.processes AS process
-            ON process.process_id = granted.process_id
-        WHERE granted.session_id = $1::text
-            AND granted.frame_id = $2::text
-            AND granted.process_id > $3::text
-            AND (NOT $4::boolean OR process.status = 'running')
-        ORDER BY granted.process_id
-        LIMIT $5::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $6::bigint
-ORDER BY granted_id
+    granted.session_id, granted.frame_id, granted.process_id AS granted_id, granted.descriptor,
+    {process.process_columns}
+FROM {schema}.grants AS granted
+JOIN {schema}.processes AS process
+    ON process.process_id = granted.process_id
+WHERE granted.session_id = $1::text
+    AND granted.frame_id = $2::text
+    AND granted.process_id > $3::text
+    AND (NOT $4::boolean OR process.status = 'running')
+ORDER BY granted.process_id
+LIMIT $5::bigint
 
 -- name: grants_of_process
+-- page: session_id, frame_id, process_id, descriptor
+-- order: session_id, frame_id
+-- bytes: descriptor up to $5
 SELECT
     session_id, frame_id, process_id, descriptor
-FROM (
-    SELECT
-        *,
-        sum(octet_length(descriptor)) OVER (
-            ORDER BY session_id, frame_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            session_id, frame_id, process_id, descriptor
-        FROM {schema}.grants
-        WHERE process_id = $1::text
-            AND (session_id, frame_id) > ($2::text, $3::text)
-        ORDER BY session_id, frame_id
-        LIMIT $4::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.grants
+WHERE process_id = $1::text
+    AND (session_id, frame_id) > ($2::text, $3::text)
 ORDER BY session_id, frame_id
+LIMIT $4::bigint
 
 -- name: count_grants
 SELECT

@@ -64,102 +64,54 @@ SET
 WHERE process_id = $1::text
 
 -- name: list_processes
+-- page: {process_columns}
+-- order: process_id
+-- bytes: body, external_ref, wait, outcome, last_error up to $4
 SELECT {process_columns}
-FROM (
-    SELECT
-        *,
-        sum(
-            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
-        ) OVER (
-            ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {process_columns}
-        FROM {schema}.processes
-        WHERE process_id > $1::text
-            AND ($3::bigint IS NULL OR waiting = $3::bigint)
-        ORDER BY process_id
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $4::bigint
+FROM {schema}.processes
+WHERE process_id > $1::text
+    AND ($3::bigint IS NULL OR waiting = $3::bigint)
 ORDER BY process_id
+LIMIT $2::bigint
 
 -- name: list_processes_of_status
+-- page: {process_columns}
+-- order: process_id
+-- bytes: body, external_ref, wait, outcome, last_error up to $5
 SELECT {process_columns}
-FROM (
-    SELECT
-        *,
-        sum(
-            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
-        ) OVER (
-            ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {process_columns}
-        FROM {schema}.processes
-        WHERE process_id || '' > $1::text
-            AND status = $4::text
-            AND ($3::bigint IS NULL OR waiting = $3::bigint)
-        ORDER BY process_id || ''
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
-ORDER BY process_id
+FROM {schema}.processes
+WHERE process_id || '' > $1::text
+    AND status = $4::text
+    AND ($3::bigint IS NULL OR waiting = $3::bigint)
+ORDER BY process_id || ''
+LIMIT $2::bigint
 
 -- name: list_processes_of_definition
+-- page: {process_columns}
+-- order: process_id
+-- bytes: body, external_ref, wait, outcome, last_error up to $6
 SELECT {process_columns}
-FROM (
-    SELECT
-        *,
-        sum(
-            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
-        ) OVER (
-            ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {process_columns}
-        FROM {schema}.processes
-        WHERE process_id > $1::text
-            AND definition_hash = $5::text
-            AND ($4::text IS NULL OR status = $4::text)
-            AND ($3::bigint IS NULL OR waiting = $3::bigint)
-        ORDER BY process_id
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $6::bigint
+FROM {schema}.processes
+WHERE process_id > $1::text
+    AND definition_hash = $5::text
+    AND ($4::text IS NULL OR status = $4::text)
+    AND ($3::bigint IS NULL OR waiting = $3::bigint)
 ORDER BY process_id
+LIMIT $2::bigint
 
 -- name: list_processes_of_originator
+-- page: {process_columns}
+-- order: process_id
+-- bytes: body, external_ref, wait, outcome, last_error up to $7
 SELECT {process_columns}
-FROM (
-    SELECT
-        *,
-        sum(
-            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
-        ) OVER (
-            ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {process_columns}
-        FROM {schema}.processes
-        WHERE process_id > $1::text
-            AND originator_session_id = $6::text
-            AND ($5::text IS NULL OR definition_hash = $5::text)
-            AND ($4::text IS NULL OR status = $4::text)
-            AND ($3::bigint IS NULL OR waiting = $3::bigint)
-        ORDER BY process_id
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $7::bigint
+FROM {schema}.processes
+WHERE process_id > $1::text
+    AND originator_session_id = $6::text
+    AND ($5::text IS NULL OR definition_hash = $5::text)
+    AND ($4::text IS NULL OR status = $4::text)
+    AND ($3::bigint IS NULL OR waiting = $3::bigint)
 ORDER BY process_id
+LIMIT $2::bigint
 
 -- name: oldest_due_runs
 -- Differs: first_claimable calls a function, which a role that may only read tables has no right to. A recursive query
@@ -192,27 +144,15 @@ SET claimable_at_ms = $2::bigint
 WHERE process_id = $1::text
 
 -- name: list_ended_processes
+-- page: {process_columns}
+-- order: updated_at_ms, process_id
+-- bytes: body, external_ref, wait, outcome, last_error up to $4
 SELECT {process_columns}
-FROM (
-    SELECT
-        *,
-        sum(
-            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
-        ) OVER (
-            ORDER BY updated_at_ms, process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {process_columns}
-        FROM {schema}.processes
-        WHERE ended_at_ms IS NOT NULL
-            AND (ended_at_ms, process_id) > ($1::bigint, $2::text)
-        ORDER BY ended_at_ms, process_id
-        LIMIT $3::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $4::bigint
-ORDER BY updated_at_ms, process_id
+FROM {schema}.processes
+WHERE ended_at_ms IS NOT NULL
+    AND (ended_at_ms, process_id) > ($1::bigint, $2::text)
+ORDER BY ended_at_ms, process_id
+LIMIT $3::bigint
 
 -- name: clear_wake_targets
 UPDATE {schema}.processes
@@ -260,87 +200,51 @@ WHERE process_id || '' = $1::text
     AND replay_key = ANY($2::text[])
 
 -- name: list_events
+-- page: {event_columns}
+-- order: sequence
+-- bytes: payload, wake up to $4
 SELECT {event_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
-            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {event_columns}
-        FROM {schema}.events
-        WHERE process_id = $1::text
-            AND sequence > $2::bigint
-        ORDER BY sequence
-        LIMIT $3::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $4::bigint
+FROM {schema}.events
+WHERE process_id = $1::text
+    AND sequence > $2::bigint
 ORDER BY sequence
+LIMIT $3::bigint
 
 -- name: list_events_of_type
+-- page: {event_columns}
+-- order: sequence
+-- bytes: payload, wake up to $5
 SELECT {event_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
-            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {event_columns}
-        FROM {schema}.events
-        WHERE process_id || '' = $1::text
-            AND type = $4::text
-            AND sequence > $2::bigint
-        ORDER BY sequence
-        LIMIT $3::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.events
+WHERE process_id || '' = $1::text
+    AND type = $4::text
+    AND sequence > $2::bigint
 ORDER BY sequence
+LIMIT $3::bigint
 
 -- name: list_pending_wakes
+-- page: {event_columns}
+-- order: sequence
+-- bytes: payload, wake up to $5
 SELECT {event_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
-            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {event_columns}
-        FROM {schema}.events
-        WHERE process_id || '' = $1::text
-            AND sequence > $2::bigint
-            AND wake IS NOT NULL
-            AND acked = 0
-            AND ($4::text IS NULL OR type = $4::text)
-        ORDER BY sequence
-        LIMIT $3::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.events
+WHERE process_id || '' = $1::text
+    AND sequence > $2::bigint
+    AND wake IS NOT NULL
+    AND acked = 0
+    AND ($4::text IS NULL OR type = $4::text)
 ORDER BY sequence
+LIMIT $3::bigint
 
 -- name: recent_events
+-- page: {event_columns}
+-- order: sequence DESC
+-- bytes: payload, wake up to $3
 SELECT {event_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
-            ORDER BY sequence DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {event_columns}
-        FROM {schema}.events
-        WHERE process_id = $1::text
-        ORDER BY sequence DESC
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $3::bigint
+FROM {schema}.events
+WHERE process_id = $1::text
 ORDER BY sequence DESC
+LIMIT $2::bigint
 
 -- name: count_events
 SELECT count(*)

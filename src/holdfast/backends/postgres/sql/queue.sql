@@ -245,26 +245,17 @@ WHERE batch.family = saved.family
     AND batch.enqueue_seq = saved.enqueue_seq
 
 -- name: list_dead
+-- page: {batch_columns}
+-- order: enqueue_seq
+-- bytes: payloads up to $5
 SELECT {batch_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payloads)) OVER (
-            ORDER BY enqueue_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {batch_columns}
-        FROM {schema}.batches
-        WHERE settled_state = 'dead'
-            AND enqueue_seq > $3::bigint
-            AND ($1::bigint IS NULL OR session_key = $1::bigint)
-            AND ($2::text IS NULL OR kind = $2::text)
-        ORDER BY enqueue_seq
-        LIMIT $4::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.batches
+WHERE settled_state = 'dead'
+    AND enqueue_seq > $3::bigint
+    AND ($1::bigint IS NULL OR session_key = $1::bigint)
+    AND ($2::text IS NULL OR kind = $2::text)
 ORDER BY enqueue_seq
+LIMIT $4::bigint
 
 -- name: ready_kinds
 SELECT {schema}.ready_kinds_v1($1::bigint[], NULL)
@@ -355,27 +346,18 @@ SELECT least(
 )
 
 -- name: list_batches
+-- page: {batch_columns}
+-- order: enqueue_seq
+-- bytes: payloads up to $6
 SELECT {batch_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payloads)) OVER (
-            ORDER BY enqueue_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {batch_columns}
-        FROM {schema}.batches
-        WHERE family + 0 = $1::bigint
-            AND session_key = $2::bigint
-            AND enqueue_seq > $4::bigint
-            AND settled_state IS NULL
-            AND ($3::bigint IS NULL OR claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $3::bigint)
-        ORDER BY enqueue_seq
-        LIMIT $5::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $6::bigint
+FROM {schema}.batches
+WHERE family + 0 = $1::bigint
+    AND session_key = $2::bigint
+    AND enqueue_seq > $4::bigint
+    AND settled_state IS NULL
+    AND ($3::bigint IS NULL OR claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $3::bigint)
 ORDER BY enqueue_seq
+LIMIT $5::bigint
 
 -- name: next_due_ms
 SELECT least(

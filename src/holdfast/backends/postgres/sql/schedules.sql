@@ -28,23 +28,14 @@ ORDER BY due_at_ms, name
 LIMIT 1
 
 -- name: list_schedules
+-- page: {schedule_columns}
+-- order: name
+-- bytes: body up to $3
 SELECT {schedule_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY name ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {schedule_columns}
-        FROM {schema}.schedules
-        WHERE name > $1::text
-        ORDER BY name
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $3::bigint
+FROM {schema}.schedules
+WHERE name > $1::text
 ORDER BY name
+LIMIT $2::bigint
 
 -- name: failed_schedules
 SELECT name

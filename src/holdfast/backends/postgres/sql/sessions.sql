@@ -138,286 +138,214 @@ WHERE family = $4::bigint
     AND session_key = $1::bigint
 
 -- name: list_sessions
+-- page: {session_columns}
+-- order: session_key
+-- bytes: lineage, caused_by up to $3
 SELECT {session_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {session_columns}
-        FROM {schema}.sessions
-        WHERE session_key > $1::bigint
-            AND dead = 0
-        ORDER BY session_key
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $3::bigint
+FROM {schema}.sessions
+WHERE session_key > $1::bigint
+    AND dead = 0
 ORDER BY session_key
+LIMIT $2::bigint
 
 -- name: list_sessions_of_owner
+-- page: {session_columns}
+-- order: session_key
+-- bytes: lineage, caused_by up to $4
 SELECT {session_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {session_columns}
-        FROM {schema}.sessions
-        WHERE owner = $3::text
-            AND session_key > $1::bigint
-            AND deleted_at_ms IS NULL
-        ORDER BY session_key
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $4::bigint
+FROM {schema}.sessions
+WHERE owner = $3::text
+    AND session_key > $1::bigint
+    AND deleted_at_ms IS NULL
 ORDER BY session_key
+LIMIT $2::bigint
 
 -- name: list_sessions_of_parent
+-- page: {session_columns}
+-- order: session_key
+-- bytes: lineage, caused_by up to $5
 SELECT {session_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {session_columns}
-        FROM {schema}.sessions
-        WHERE parent_session_id = $4::text
-            AND session_key > $1::bigint
-            AND deleted_at_ms IS NULL
-            AND ($3::text IS NULL OR owner = $3::text)
-        ORDER BY session_key
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.sessions
+WHERE parent_session_id = $4::text
+    AND session_key > $1::bigint
+    AND deleted_at_ms IS NULL
+    AND ($3::text IS NULL OR owner = $3::text)
 ORDER BY session_key
+LIMIT $2::bigint
 
 -- Differs: labels are looked up by key and value first, in the part of an index that is as large as a label is
 -- frequent.
 -- name: list_sessions_changed
-SELECT {session_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY changed_minute, session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            {session_columns}, changed_minute
-        FROM {schema}.sessions
-        WHERE (changed_minute, session_key) > ($5::bigint, $1::bigint)
-            AND changed_at_ms >= $6::bigint
-            AND deleted_at_ms IS NULL
-            AND ($3::text IS NULL OR owner = $3::text)
-            AND ($4::text IS NULL OR parent_session_id = $4::text)
-            -- part: ids
-            AND (session_id || '') >= $8::text
-            AND ($9::text IS NULL OR (session_id || '') < $9::text)
+-- page: {session_columns}
+-- order: changed_minute, session_key
+-- bytes: lineage, caused_by up to $7
+SELECT
+    {session_columns}, changed_minute
+FROM {schema}.sessions
+WHERE (changed_minute, session_key) > ($5::bigint, $1::bigint)
+    AND changed_at_ms >= $6::bigint
+    AND deleted_at_ms IS NULL
+    AND ($3::text IS NULL OR owner = $3::text)
+    AND ($4::text IS NULL OR parent_session_id = $4::text)
+    -- part: ids
+    AND (session_id || '') >= $8::text
+    AND ($9::text IS NULL OR (session_id || '') < $9::text)
+    -- end part
+    -- part: labels
+    AND (
+        SELECT count(*)
+        FROM unnest($10::text[], $11::text[]) AS pair (key, value)
+        JOIN {schema}.session_labels AS label
+            ON label.key = pair.key
+                AND label.value = pair.value
+        WHERE label.session_key = sessions.session_key
+            -- part: by_family
+            AND label.family = sessions.family
             -- end part
-            -- part: labels
-            AND (
-                SELECT count(*)
-                FROM unnest($10::text[], $11::text[]) AS pair (key, value)
-                JOIN {schema}.session_labels AS label
-                    ON label.key = pair.key
-                        AND label.value = pair.value
-                WHERE label.session_key = sessions.session_key
-                    -- part: by_family
-                    AND label.family = sessions.family
-                    -- end part
-            ) = cardinality($10::text[])
-            -- end part
-        ORDER BY changed_minute, session_key
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $7::bigint
+    ) = cardinality($10::text[])
+    -- end part
 ORDER BY changed_minute, session_key
+LIMIT $2::bigint
 
 -- name: list_sessions_newest
-SELECT {session_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY changed_minute DESC, session_key DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            {session_columns}, changed_minute
-        FROM {schema}.sessions
-        WHERE (changed_minute, session_key) < ($5::bigint, $1::bigint)
-            AND changed_minute >= $6::bigint / 60000
-            AND changed_at_ms >= $6::bigint
-            AND deleted_at_ms IS NULL
-            AND ($3::text IS NULL OR owner = $3::text)
-            AND ($4::text IS NULL OR parent_session_id = $4::text)
-            -- part: ids
-            AND (session_id || '') >= $8::text
-            AND ($9::text IS NULL OR (session_id || '') < $9::text)
+-- page: {session_columns}
+-- order: changed_minute DESC, session_key DESC
+-- bytes: lineage, caused_by up to $7
+SELECT
+    {session_columns}, changed_minute
+FROM {schema}.sessions
+WHERE (changed_minute, session_key) < ($5::bigint, $1::bigint)
+    AND changed_minute >= $6::bigint / 60000
+    AND changed_at_ms >= $6::bigint
+    AND deleted_at_ms IS NULL
+    AND ($3::text IS NULL OR owner = $3::text)
+    AND ($4::text IS NULL OR parent_session_id = $4::text)
+    -- part: ids
+    AND (session_id || '') >= $8::text
+    AND ($9::text IS NULL OR (session_id || '') < $9::text)
+    -- end part
+    -- part: labels
+    AND (
+        SELECT count(*)
+        FROM unnest($10::text[], $11::text[]) AS pair (key, value)
+        JOIN {schema}.session_labels AS label
+            ON label.key = pair.key
+                AND label.value = pair.value
+        WHERE label.session_key = sessions.session_key
+            -- part: by_family
+            AND label.family = sessions.family
             -- end part
-            -- part: labels
-            AND (
-                SELECT count(*)
-                FROM unnest($10::text[], $11::text[]) AS pair (key, value)
-                JOIN {schema}.session_labels AS label
-                    ON label.key = pair.key
-                        AND label.value = pair.value
-                WHERE label.session_key = sessions.session_key
-                    -- part: by_family
-                    AND label.family = sessions.family
-                    -- end part
-            ) = cardinality($10::text[])
-            -- end part
-        ORDER BY changed_minute DESC, session_key DESC
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $7::bigint
+    ) = cardinality($10::text[])
+    -- end part
 ORDER BY changed_minute DESC, session_key DESC
+LIMIT $2::bigint
 
 -- name: list_sessions_by_id
+-- page: {session_columns}
+-- order: session_id
+-- bytes: lineage, caused_by up to $5
 SELECT {session_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY session_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {session_columns}
-        FROM {schema}.sessions
-        WHERE session_id >= $1::text
-            -- part: bounded
-            AND session_id < $6::text
+FROM {schema}.sessions
+WHERE session_id >= $1::text
+    -- part: bounded
+    AND session_id < $6::text
+    -- end part
+    AND dead = 0
+    AND ($3::text IS NULL OR owner = $3::text)
+    AND ($4::text IS NULL OR parent_session_id = $4::text)
+    -- part: labels
+    AND (
+        SELECT count(*)
+        FROM unnest($7::text[], $8::text[]) AS pair (key, value)
+        JOIN {schema}.session_labels AS label
+            ON label.key = pair.key
+                AND label.value = pair.value
+        WHERE label.session_key = sessions.session_key
+            -- part: by_family
+            AND label.family = sessions.family
             -- end part
-            AND dead = 0
-            AND ($3::text IS NULL OR owner = $3::text)
-            AND ($4::text IS NULL OR parent_session_id = $4::text)
-            -- part: labels
-            AND (
-                SELECT count(*)
-                FROM unnest($7::text[], $8::text[]) AS pair (key, value)
-                JOIN {schema}.session_labels AS label
-                    ON label.key = pair.key
-                        AND label.value = pair.value
-                WHERE label.session_key = sessions.session_key
-                    -- part: by_family
-                    AND label.family = sessions.family
-                    -- end part
-            ) = cardinality($7::text[])
-            -- end part
-        ORDER BY session_id
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+    ) = cardinality($7::text[])
+    -- end part
 ORDER BY session_id
+LIMIT $2::bigint
 
 -- The sessions of one label, and of the others if they are given.
 -- name: list_sessions_of_label
-SELECT {session_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            sessions.session_key, session_id, incarnation, sessions.family, revision, node_count, epoch, lineage,
-            changed_at_ms, deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
-        FROM {schema}.session_labels AS named
-        JOIN {schema}.sessions AS sessions
-            ON sessions.family = named.family
-                AND sessions.session_key = named.session_key
-        WHERE named.key = $6::text
-            AND named.value = $7::text
-            AND named.session_key > $1::bigint
-            AND dead = 0
-            AND ($3::text IS NULL OR owner = $3::text)
-            AND ($4::text IS NULL OR parent_session_id = $4::text)
-            -- part: labels
-            AND (
-                SELECT count(*)
-                FROM unnest($8::text[], $9::text[]) AS pair (key, value)
-                JOIN {schema}.session_labels AS label
-                    ON label.key = pair.key
-                        AND label.value = pair.value
-                WHERE label.session_key = sessions.session_key
-                    -- part: by_family
-                    AND label.family = sessions.family
-                    -- end part
-            ) = cardinality($8::text[])
+-- page: {session_columns}
+-- order: session_key
+-- bytes: lineage, caused_by up to $5
+SELECT
+    sessions.session_key, session_id, incarnation, sessions.family, revision, node_count, epoch, lineage,
+    changed_at_ms, deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.session_labels AS named
+JOIN {schema}.sessions AS sessions
+    ON sessions.family = named.family
+        AND sessions.session_key = named.session_key
+WHERE named.key = $6::text
+    AND named.value = $7::text
+    AND named.session_key > $1::bigint
+    AND dead = 0
+    AND ($3::text IS NULL OR owner = $3::text)
+    AND ($4::text IS NULL OR parent_session_id = $4::text)
+    -- part: labels
+    AND (
+        SELECT count(*)
+        FROM unnest($8::text[], $9::text[]) AS pair (key, value)
+        JOIN {schema}.session_labels AS label
+            ON label.key = pair.key
+                AND label.value = pair.value
+        WHERE label.session_key = sessions.session_key
+            -- part: by_family
+            AND label.family = sessions.family
             -- end part
-        ORDER BY named.session_key
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
-ORDER BY session_key
+    ) = cardinality($8::text[])
+    -- end part
+ORDER BY named.session_key
+LIMIT $2::bigint
 
 -- A page in any order, of a label that few sessions have: reads all of them.
 -- name: sort_sessions_of_label
-SELECT {session_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY first_rank, second_rank, third_rank ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            sessions.session_key, session_id, incarnation, sessions.family, revision, node_count, epoch, lineage,
-            changed_at_ms, deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
-            CASE $7::text WHEN 'id' THEN session_id END AS first_rank,
-            CASE $7::text WHEN 'changed' THEN changed_minute WHEN 'newest' THEN -changed_minute END AS second_rank,
-            CASE $7::text WHEN 'newest' THEN -sessions.session_key ELSE sessions.session_key END AS third_rank
-        FROM {schema}.session_labels AS named
-        JOIN {schema}.sessions AS sessions
-            ON sessions.family = named.family
-                AND sessions.session_key = named.session_key
-        WHERE named.key = $8::text
-            AND named.value = $9::text
-            AND dead = 0
-            AND changed_at_ms >= $6::bigint
-            AND CASE $7::text
-                WHEN 'changed' THEN (changed_minute, sessions.session_key) > ($5::bigint, $1::bigint)
-                WHEN 'newest' THEN (changed_minute, sessions.session_key) < ($5::bigint, $1::bigint)
-                ELSE true
-            END
-            AND ($3::text IS NULL OR owner = $3::text)
-            AND ($4::text IS NULL OR parent_session_id = $4::text)
-            AND (session_id || '') >= $11::text
-            AND ($12::text IS NULL OR (session_id || '') < $12::text)
-            -- part: labels
-            AND (
-                SELECT count(*)
-                FROM unnest($13::text[], $14::text[]) AS pair (key, value)
-                JOIN {schema}.session_labels AS label
-                    ON label.key = pair.key
-                        AND label.value = pair.value
-                WHERE label.session_key = sessions.session_key
-                    -- part: by_family
-                    AND label.family = sessions.family
-                    -- end part
-            ) = cardinality($13::text[])
+-- page: {session_columns}
+-- order: first_rank, second_rank, third_rank
+-- bytes: lineage, caused_by up to $10
+SELECT
+    sessions.session_key, session_id, incarnation, sessions.family, revision, node_count, epoch, lineage,
+    changed_at_ms, deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
+    CASE $7::text WHEN 'id' THEN session_id END AS first_rank,
+    CASE $7::text WHEN 'changed' THEN changed_minute WHEN 'newest' THEN -changed_minute END AS second_rank,
+    CASE $7::text WHEN 'newest' THEN -sessions.session_key ELSE sessions.session_key END AS third_rank
+FROM {schema}.session_labels AS named
+JOIN {schema}.sessions AS sessions
+    ON sessions.family = named.family
+        AND sessions.session_key = named.session_key
+WHERE named.key = $8::text
+    AND named.value = $9::text
+    AND dead = 0
+    AND changed_at_ms >= $6::bigint
+    AND CASE $7::text
+        WHEN 'changed' THEN (changed_minute, sessions.session_key) > ($5::bigint, $1::bigint)
+        WHEN 'newest' THEN (changed_minute, sessions.session_key) < ($5::bigint, $1::bigint)
+        ELSE true
+    END
+    AND ($3::text IS NULL OR owner = $3::text)
+    AND ($4::text IS NULL OR parent_session_id = $4::text)
+    AND (session_id || '') >= $11::text
+    AND ($12::text IS NULL OR (session_id || '') < $12::text)
+    -- part: labels
+    AND (
+        SELECT count(*)
+        FROM unnest($13::text[], $14::text[]) AS pair (key, value)
+        JOIN {schema}.session_labels AS label
+            ON label.key = pair.key
+                AND label.value = pair.value
+        WHERE label.session_key = sessions.session_key
+            -- part: by_family
+            AND label.family = sessions.family
             -- end part
-        ORDER BY first_rank, second_rank, third_rank
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $10::bigint
+    ) = cardinality($13::text[])
+    -- end part
 ORDER BY first_rank, second_rank, third_rank
+LIMIT $2::bigint
 
 -- name: family_sessions
 SELECT
@@ -481,46 +409,28 @@ ORDER BY revision DESC
 LIMIT 1
 
 -- name: list_revisions
+-- page: {revision_columns}
+-- order: revision
+-- bytes: refs, body up to $5
 SELECT {revision_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(refs) + octet_length(body)) OVER (
-            ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {revision_columns}
-        FROM {schema}.revisions
-        WHERE family = $1::bigint
-            AND session_key = $2::bigint
-            AND revision > $3::bigint
-        ORDER BY revision
-        LIMIT $4::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND revision > $3::bigint
 ORDER BY revision
+LIMIT $4::bigint
 
 -- name: list_revisions_down
+-- page: {revision_columns}
+-- order: revision DESC
+-- bytes: refs, body up to $5
 SELECT {revision_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(refs) + octet_length(body)) OVER (
-            ORDER BY revision DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {revision_columns}
-        FROM {schema}.revisions
-        WHERE family = $1::bigint
-            AND session_key = $2::bigint
-            AND revision < $3::bigint
-        ORDER BY revision DESC
-        LIMIT $4::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND revision < $3::bigint
 ORDER BY revision DESC
+LIMIT $4::bigint
 
 -- name: revision_epochs
 SELECT

@@ -71,89 +71,62 @@ SET
 WHERE sequence = $1::bigint
 
 -- name: list_subscriptions
+-- page: {subscription_columns}
+-- order: sequence
+-- bytes: body up to $11
 SELECT {subscription_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {subscription_columns}
-        FROM {schema}.subscriptions
-        WHERE sequence > $1::bigint
-            AND sequence <= $2::bigint
-            AND (NOT $3::boolean OR session_id IS NULL)
-            AND ($4::text IS NULL OR session_id = $4::text)
-            AND ($5::text IS NULL OR name = $5::text)
-            AND ($6::text IS NULL OR source_type = $6::text)
-            AND ($7::text IS NULL OR source_key = $7::text)
-            AND ($8::text IS NULL OR target_hash = $8::text)
-            AND ($9::bigint IS NULL OR enabled = $9::bigint)
-        ORDER BY sequence
-        LIMIT $10::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $11::bigint
+FROM {schema}.subscriptions
+WHERE sequence > $1::bigint
+    AND sequence <= $2::bigint
+    AND (NOT $3::boolean OR session_id IS NULL)
+    AND ($4::text IS NULL OR session_id = $4::text)
+    AND ($5::text IS NULL OR name = $5::text)
+    AND ($6::text IS NULL OR source_type = $6::text)
+    AND ($7::text IS NULL OR source_key = $7::text)
+    AND ($8::text IS NULL OR target_hash = $8::text)
+    AND ($9::bigint IS NULL OR enabled = $9::bigint)
 ORDER BY sequence
+LIMIT $10::bigint
 
 -- name: list_subscriptions_of_session
+-- page: {subscription_columns}
+-- order: sequence
+-- bytes: body up to $11
 SELECT {subscription_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {subscription_columns}
-        FROM {schema}.subscriptions
-        WHERE sequence > $1::bigint
-            AND sequence <= $2::bigint
-            AND (NOT $3::boolean OR session_id IS NULL)
-            AND session_id = $4::text
-            AND ($5::text IS NULL OR name = $5::text)
-            AND ($6::text IS NULL OR source_type = $6::text)
-            AND ($7::text IS NULL OR source_key = $7::text)
-            AND ($8::text IS NULL OR target_hash = $8::text)
-            AND ($9::bigint IS NULL OR enabled = $9::bigint)
-        ORDER BY sequence
-        LIMIT $10::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $11::bigint
+FROM {schema}.subscriptions
+WHERE sequence > $1::bigint
+    AND sequence <= $2::bigint
+    AND (NOT $3::boolean OR session_id IS NULL)
+    AND session_id = $4::text
+    AND ($5::text IS NULL OR name = $5::text)
+    AND ($6::text IS NULL OR source_type = $6::text)
+    AND ($7::text IS NULL OR source_key = $7::text)
+    AND ($8::text IS NULL OR target_hash = $8::text)
+    AND ($9::bigint IS NULL OR enabled = $9::bigint)
 ORDER BY sequence
+LIMIT $10::bigint
 
 -- Differs: what an occurrence is delivered to cannot be deleted or cancelled while it is.
 -- name: list_subscriptions_of_source
+-- page: {subscription_columns}
+-- order: sequence
+-- bytes: body up to $11
 SELECT {subscription_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {subscription_columns}
-        FROM {schema}.subscriptions
-        WHERE sequence > $1::bigint
-            AND sequence <= $2::bigint
-            AND (NOT $3::boolean OR session_id IS NULL)
-            AND ($4::text IS NULL OR session_id = $4::text)
-            AND ($5::text IS NULL OR name = $5::text)
-            AND source_type = $6::text
-            AND source_key = $7::text
-            AND ($8::text IS NULL OR target_hash = $8::text)
-            AND ($9::bigint IS NULL OR enabled = $9::bigint)
-        ORDER BY sequence
-        LIMIT $10::bigint
-        -- part: lock
-        FOR SHARE
-        -- end part
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $11::bigint
+FROM {schema}.subscriptions
+WHERE sequence > $1::bigint
+    AND sequence <= $2::bigint
+    AND (NOT $3::boolean OR session_id IS NULL)
+    AND ($4::text IS NULL OR session_id = $4::text)
+    AND ($5::text IS NULL OR name = $5::text)
+    AND source_type = $6::text
+    AND source_key = $7::text
+    AND ($8::text IS NULL OR target_hash = $8::text)
+    AND ($9::bigint IS NULL OR enabled = $9::bigint)
 ORDER BY sequence
+LIMIT $10::bigint
+-- part: lock
+FOR SHARE
+-- end part
 
 -- name: share_matching_subscriptions
 SELECT sequence, run_kind
@@ -191,23 +164,14 @@ FOR UPDATE
 -- end part
 
 -- name: list_occurrences
+-- page: {occurrence_columns}
+-- order: occurrence_id
+-- bytes: payload, source up to $3
 SELECT {occurrence_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payload) + octet_length(source)) OVER (
-            ORDER BY occurrence_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {occurrence_columns}
-        FROM {schema}.occurrences
-        WHERE occurrence_id > $1::text
-        ORDER BY occurrence_id
-        LIMIT $2::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $3::bigint
+FROM {schema}.occurrences
+WHERE occurrence_id > $1::text
 ORDER BY occurrence_id
+LIMIT $2::bigint
 
 -- name: insert_occurrence
 INSERT INTO {schema}.occurrences (

@@ -4,71 +4,42 @@
 -- before the row.
 
 -- name: walk_sessions
+-- page: {session_columns}
+-- order: session_key
+-- bytes: lineage, caused_by up to $5
 SELECT {session_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {session_columns}
-        FROM {schema}.sessions
-        WHERE session_key >= $1::bigint
-            AND ($2::boolean OR session_key <> $1::bigint)
-        ORDER BY session_key
-        LIMIT $4::bigint OFFSET $3::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.sessions
+WHERE session_key >= $1::bigint
+    AND ($2::boolean OR session_key <> $1::bigint)
 ORDER BY session_key
+LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_revisions
+-- page: key_family, key_session_key, key_revision, {revision_columns}
+-- order: family, session_key, revision
+-- bytes: refs, body up to $7
 SELECT
-    key_family, key_session_key, key_revision, {revision_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(refs) + octet_length(body)) OVER (
-            ORDER BY family, session_key, revision ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            family AS key_family, session_key AS key_session_key, revision AS key_revision, {revision_columns}
-        FROM {schema}.revisions
-        WHERE (family, session_key, revision) >= ($1::bigint, $2::bigint, $3::bigint)
-            AND ($4::boolean OR (family, session_key, revision) <> ($1::bigint, $2::bigint, $3::bigint))
-        ORDER BY family, session_key, revision
-        LIMIT $6::bigint OFFSET $5::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $7::bigint
+    family AS key_family, session_key AS key_session_key, revision AS key_revision, {revision_columns}
+FROM {schema}.revisions
+WHERE (family, session_key, revision) >= ($1::bigint, $2::bigint, $3::bigint)
+    AND ($4::boolean OR (family, session_key, revision) <> ($1::bigint, $2::bigint, $3::bigint))
 ORDER BY family, session_key, revision
+LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_nodes
+-- page: family, key_node_key, {node_columns}, parent_id
+-- order: family, node_key
+-- bytes: payload, caused_by up to $6
 SELECT
-    family, key_node_key, {node_columns}, parent_id
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payload) + coalesce(octet_length(caused_by), 0)) OVER (
-            ORDER BY family, node_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            node.family, node.node_key AS key_node_key, {node.node_columns}, parent.node_id AS parent_id
-        FROM {schema}.nodes AS node
-        LEFT JOIN {schema}.nodes AS parent
-            ON parent.family = node.family
-                AND parent.node_key = node.parent_key
-        WHERE (node.family, node.node_key) >= ($1::bigint, $2::bigint)
-            AND ($3::boolean OR (node.family, node.node_key) <> ($1::bigint, $2::bigint))
-        ORDER BY node.family, node.node_key
-        LIMIT $5::bigint OFFSET $4::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $6::bigint
-ORDER BY family, node_key
+    node.family, node.node_key AS key_node_key, {node.node_columns}, parent.node_id AS parent_id
+FROM {schema}.nodes AS node
+LEFT JOIN {schema}.nodes AS parent
+    ON parent.family = node.family
+        AND parent.node_key = node.parent_key
+WHERE (node.family, node.node_key) >= ($1::bigint, $2::bigint)
+    AND ($3::boolean OR (node.family, node.node_key) <> ($1::bigint, $2::bigint))
+ORDER BY node.family, node.node_key
+LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_usage
 SELECT
@@ -81,48 +52,28 @@ ORDER BY family, session_key, source, model
 LIMIT $7::bigint OFFSET $6::bigint
 
 -- name: walk_blobs
+-- page: family, hash, encoding, base_hash, size, body
+-- order: family, hash
+-- bytes: body up to $6
 SELECT
     family, hash, encoding, base_hash, size, body
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY family, hash ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            family, hash, encoding, base_hash, size, body
-        FROM {schema}.blobs
-        WHERE (family, hash) >= ($1::bigint, $2::text)
-            AND ($3::boolean OR (family, hash) <> ($1::bigint, $2::text))
-        ORDER BY family, hash
-        LIMIT $5::bigint OFFSET $4::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $6::bigint
+FROM {schema}.blobs
+WHERE (family, hash) >= ($1::bigint, $2::text)
+    AND ($3::boolean OR (family, hash) <> ($1::bigint, $2::text))
 ORDER BY family, hash
+LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_batches
+-- page: key_family, key_session_key, key_enqueue_seq, {batch_columns}
+-- order: family, session_key, enqueue_seq
+-- bytes: payloads up to $7
 SELECT
-    key_family, key_session_key, key_enqueue_seq, {batch_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payloads)) OVER (
-            ORDER BY family, session_key, enqueue_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            family AS key_family, session_key AS key_session_key, enqueue_seq AS key_enqueue_seq, {batch_columns}
-        FROM {schema}.batches
-        WHERE (family, session_key, enqueue_seq) >= ($1::bigint, $2::bigint, $3::bigint)
-            AND ($4::boolean OR (family, session_key, enqueue_seq) <> ($1::bigint, $2::bigint, $3::bigint))
-        ORDER BY family, session_key, enqueue_seq
-        LIMIT $6::bigint OFFSET $5::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $7::bigint
+    family AS key_family, session_key AS key_session_key, enqueue_seq AS key_enqueue_seq, {batch_columns}
+FROM {schema}.batches
+WHERE (family, session_key, enqueue_seq) >= ($1::bigint, $2::bigint, $3::bigint)
+    AND ($4::boolean OR (family, session_key, enqueue_seq) <> ($1::bigint, $2::bigint, $3::bigint))
 ORDER BY family, session_key, enqueue_seq
+LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_ready
 SELECT
@@ -178,26 +129,16 @@ ORDER BY family, session_key, attachment_id
 LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_attachment_objects
+-- page: family, attachment_id, hash, encoding, size, body
+-- order: family, attachment_id
+-- bytes: body up to $6
 SELECT
     family, attachment_id, hash, encoding, size, body
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY family, attachment_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            family, attachment_id, hash, encoding, size, body
-        FROM {schema}.attachment_objects
-        WHERE (family, attachment_id) >= ($1::bigint, $2::text)
-            AND ($3::boolean OR (family, attachment_id) <> ($1::bigint, $2::text))
-        ORDER BY family, attachment_id
-        LIMIT $5::bigint OFFSET $4::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $6::bigint
+FROM {schema}.attachment_objects
+WHERE (family, attachment_id) >= ($1::bigint, $2::text)
+    AND ($3::boolean OR (family, attachment_id) <> ($1::bigint, $2::text))
 ORDER BY family, attachment_id
+LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_object_deletions
 SELECT
@@ -209,109 +150,60 @@ ORDER BY family, attachment_id, deleting_until_ms
 LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_processes
+-- page: {process_columns}
+-- order: process_id
+-- bytes: body, external_ref, wait, outcome, last_error up to $5
 SELECT {process_columns}
-FROM (
-    SELECT
-        *,
-        sum(
-            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
-        ) OVER (
-            ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {process_columns}
-        FROM {schema}.processes
-        WHERE process_id >= $1::text
-            AND ($2::boolean OR process_id <> $1::text)
-        ORDER BY process_id
-        LIMIT $4::bigint OFFSET $3::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.processes
+WHERE process_id >= $1::text
+    AND ($2::boolean OR process_id <> $1::text)
 ORDER BY process_id
+LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_events
+-- page: {event_columns}
+-- order: process_id, sequence
+-- bytes: payload, wake up to $6
 SELECT {event_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
-            ORDER BY process_id, sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {event_columns}
-        FROM {schema}.events
-        WHERE (process_id, sequence) >= ($1::text, $2::bigint)
-            AND ($3::boolean OR (process_id, sequence) <> ($1::text, $2::bigint))
-        ORDER BY process_id, sequence
-        LIMIT $5::bigint OFFSET $4::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $6::bigint
+FROM {schema}.events
+WHERE (process_id, sequence) >= ($1::text, $2::bigint)
+    AND ($3::boolean OR (process_id, sequence) <> ($1::text, $2::bigint))
 ORDER BY process_id, sequence
+LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_grants
+-- page: session_id, frame_id, process_id, descriptor
+-- order: session_id, frame_id, process_id
+-- bytes: descriptor up to $7
 SELECT
     session_id, frame_id, process_id, descriptor
-FROM (
-    SELECT
-        *,
-        sum(octet_length(descriptor)) OVER (
-            ORDER BY session_id, frame_id, process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            session_id, frame_id, process_id, descriptor
-        FROM {schema}.grants
-        WHERE (session_id, frame_id, process_id) >= ($1::text, $2::text, $3::text)
-            AND ($4::boolean OR (session_id, frame_id, process_id) <> ($1::text, $2::text, $3::text))
-        ORDER BY session_id, frame_id, process_id
-        LIMIT $6::bigint OFFSET $5::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $7::bigint
+FROM {schema}.grants
+WHERE (session_id, frame_id, process_id) >= ($1::text, $2::text, $3::text)
+    AND ($4::boolean OR (session_id, frame_id, process_id) <> ($1::text, $2::text, $3::text))
 ORDER BY session_id, frame_id, process_id
+LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_subscriptions
+-- page: {subscription_columns}
+-- order: sequence
+-- bytes: body up to $5
 SELECT {subscription_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {subscription_columns}
-        FROM {schema}.subscriptions
-        WHERE sequence >= $1::bigint
-            AND ($2::boolean OR sequence <> $1::bigint)
-        ORDER BY sequence
-        LIMIT $4::bigint OFFSET $3::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.subscriptions
+WHERE sequence >= $1::bigint
+    AND ($2::boolean OR sequence <> $1::bigint)
 ORDER BY sequence
+LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_occurrences
+-- page: {occurrence_columns}
+-- order: occurrence_id
+-- bytes: payload, source up to $5
 SELECT {occurrence_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(payload) + octet_length(source)) OVER (
-            ORDER BY occurrence_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {occurrence_columns}
-        FROM {schema}.occurrences
-        WHERE occurrence_id >= $1::text
-            AND ($2::boolean OR occurrence_id <> $1::text)
-        ORDER BY occurrence_id
-        LIMIT $4::bigint OFFSET $3::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.occurrences
+WHERE occurrence_id >= $1::text
+    AND ($2::boolean OR occurrence_id <> $1::text)
 ORDER BY occurrence_id
+LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_deliveries
 SELECT {delivery_columns}
@@ -322,87 +214,51 @@ ORDER BY occurrence_id, subscription_sequence
 LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_schedules
+-- page: {schedule_columns}
+-- order: name
+-- bytes: body up to $5
 SELECT {schedule_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY name ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {schedule_columns}
-        FROM {schema}.schedules
-        WHERE name >= $1::text
-            AND ($2::boolean OR name <> $1::text)
-        ORDER BY name
-        LIMIT $4::bigint OFFSET $3::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.schedules
+WHERE name >= $1::text
+    AND ($2::boolean OR name <> $1::text)
 ORDER BY name
+LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_artifacts
+-- page: {artifact_columns}
+-- order: kind, ref
+-- bytes: body up to $6
 SELECT {artifact_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY kind, ref ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {artifact_columns}
-        FROM {schema}.artifacts
-        WHERE (kind, ref) >= ($1::text, $2::text)
-            AND ($3::boolean OR (kind, ref) <> ($1::text, $2::text))
-        ORDER BY kind, ref
-        LIMIT $5::bigint OFFSET $4::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $6::bigint
+FROM {schema}.artifacts
+WHERE (kind, ref) >= ($1::text, $2::text)
+    AND ($3::boolean OR (kind, ref) <> ($1::text, $2::text))
 ORDER BY kind, ref
+LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_stream_blocks
+-- page: {stream_columns}
+-- order: family, session_key, claim_id, block
+-- bytes: body up to $8
 SELECT {stream_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY family, session_key, claim_id, block ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {stream_columns}
-        FROM {schema}.stream_blocks
-        WHERE (family, session_key, claim_id, block) >= ($1::bigint, $2::bigint, $3::text, $4::bigint)
-            AND (
-                $5::boolean
-                OR (family, session_key, claim_id, block) <> ($1::bigint, $2::bigint, $3::text, $4::bigint)
-            )
-        ORDER BY family, session_key, claim_id, block
-        LIMIT $7::bigint OFFSET $6::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $8::bigint
+FROM {schema}.stream_blocks
+WHERE (family, session_key, claim_id, block) >= ($1::bigint, $2::bigint, $3::text, $4::bigint)
+    AND (
+        $5::boolean
+        OR (family, session_key, claim_id, block) <> ($1::bigint, $2::bigint, $3::text, $4::bigint)
+    )
 ORDER BY family, session_key, claim_id, block
+LIMIT $7::bigint OFFSET $6::bigint
 
 -- name: walk_workers
+-- page: {worker_columns}
+-- order: worker_id
+-- bytes: report up to $5
 SELECT {worker_columns}
-FROM (
-    SELECT
-        *,
-        sum(octet_length(report)) OVER (
-            ORDER BY worker_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT {worker_columns}
-        FROM {schema}.workers
-        WHERE worker_id >= $1::text
-            AND ($2::boolean OR worker_id <> $1::text)
-        ORDER BY worker_id
-        LIMIT $4::bigint OFFSET $3::bigint
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $5::bigint
+FROM {schema}.workers
+WHERE worker_id >= $1::text
+    AND ($2::boolean OR worker_id <> $1::text)
 ORDER BY worker_id
+LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_session_labels
 SELECT
