@@ -25,11 +25,7 @@ DECLARE
     v_floor bigint;
     v_now_ms bigint;
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        verdict := 'isolation';
-        RETURN NEXT;
-        RETURN;
-    END IF;
+    {require_read_committed}
     IF p_process_id IS NULL THEN
         SELECT session_key::text INTO v_resource
         FROM {schema}.sessions

@@ -173,11 +173,7 @@ CREATE OR REPLACE FUNCTION {schema}.free_slot_v1(
     p_kind text, p_limit_key text, p_session_key bigint, p_claim_id text, p_given_ms bigint
 )
 RETURNS boolean
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -219,11 +215,7 @@ CREATE OR REPLACE FUNCTION {schema}.pause_ready_v1(
     p_family bigint, p_session_key bigint, p_given_ms bigint, p_paused bigint
 )
 RETURNS boolean
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -12,11 +12,7 @@
 -- Locks the queues of sessions, always in the same order. Call it before locking a session's lease, or batches of work
 -- FOR UPDATE that claims may wait for. A queue without unsettled work has no row and needs no lock.
 CREATE OR REPLACE FUNCTION {schema}.lock_ready_v1(p_families bigint[], p_session_keys bigint[]) RETURNS bigint
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -46,11 +42,7 @@ CREATE OR REPLACE FUNCTION {schema}.touch_ready_v1(
     p_family bigint, p_session_key bigint, p_given_ms bigint, p_freed boolean, p_claimed_upto bigint DEFAULT NULL
 )
 RETURNS boolean
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -201,11 +193,7 @@ CREATE OR REPLACE FUNCTION {schema}.enqueue_batch_v1(
     p_family bigint, p_enqueue_seq bigint, p_limit_key text
 )
 RETURNS TABLE (verdict text, batch {schema}.batches)
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -335,26 +323,26 @@ BEGIN
     FOR SHARE;
     IF p_held_claim_id IS NOT NULL THEN
         SELECT
-            array_agg(bearer.enqueue_seq) AS seqs,
-            min(bearer.enqueue_seq) AS first_seq,
-            max(bearer.enqueue_seq) AS last_seq,
+            array_agg(member.enqueue_seq) AS seqs,
+            min(member.enqueue_seq) AS first_seq,
+            max(member.enqueue_seq) AS last_seq,
             bool_and(
-                bearer.settled_state IS NULL
-                AND bearer.claim_id = p_held_claim_id
-                AND bearer.claim_token_hash = p_token_hash
-                AND bearer.claim_fence >= p_held_fence
+                member.settled_state IS NULL
+                AND member.claim_id = p_held_claim_id
+                AND member.claim_token_hash = p_token_hash
+                AND member.claim_fence >= p_held_fence
             ) AS is_proven,
-            count(DISTINCT bearer.enqueue_seq) AS size,
-            max(bearer.claim_size) AS claim_size,
-            max(bearer.claim_fence) AS fence,
-            min(bearer.claim_expires_at_ms) AS expires_at_ms,
-            min(bearer.claimed_at_ms) AS claimed_at_ms,
-            max(bearer.claim_exclusive) AS is_exclusive,
-            bool_or(bearer.slot <> 'join') AS is_alone,
-            min(bearer.kind) AS kind,
-            min(bearer.limit_key) AS limit_key,
-            max(bearer.claim_slot) AS claim_slot,
-            coalesce(sum(bearer.bytes), 0) AS bytes
+            count(DISTINCT member.enqueue_seq) AS size,
+            max(member.claim_size) AS claim_size,
+            max(member.claim_fence) AS fence,
+            min(member.claim_expires_at_ms) AS expires_at_ms,
+            min(member.claimed_at_ms) AS claimed_at_ms,
+            max(member.claim_exclusive) AS is_exclusive,
+            bool_or(member.slot <> 'join') AS is_alone,
+            min(member.kind) AS kind,
+            min(member.limit_key) AS limit_key,
+            max(member.claim_slot) AS claim_slot,
+            coalesce(sum(member.bytes), 0) AS bytes
         INTO v_held
         FROM unnest(p_held_batch_ids) AS wanted (batch_id)
         CROSS JOIN LATERAL (
@@ -368,7 +356,7 @@ BEGIN
                 AND family = p_family
                 -- end part
             FOR UPDATE
-        ) AS bearer;
+        ) AS member;
         v_exclusive := greatest(v_held.is_exclusive, p_exclusive);
         v_is_alone := v_held.is_alone;
         v_held_kind := v_held.kind;
@@ -674,11 +662,7 @@ CREATE OR REPLACE FUNCTION {schema}.claim_batches_v1(
     p_most_bytes bigint
 )
 RETURNS TABLE (verdict text, batch {schema}.batches)
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -689,11 +673,7 @@ DECLARE
     v_any_limits boolean;
     v_most bigint := p_most;
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        verdict := 'isolation';
-        RETURN NEXT;
-        RETURN;
-    END IF;
+    {require_read_committed}
     SELECT family, session_key INTO v_family, v_session_key
     FROM {schema}.sessions
     WHERE session_id = p_session_id
@@ -729,18 +709,18 @@ BEGIN
         -- The answer to an earlier run was lost. A held claim that this run would widen has the same token, too, but
         -- still the fence of its proof.
         RETURN QUERY
-        SELECT 'claimed', found.bearer
+        SELECT 'claimed', found.member
         FROM (
-            SELECT ROW(bearer.*)::{schema}.batches AS bearer, bearer.claim_size, count(*) OVER () AS size
-            FROM {schema}.batches AS bearer
-            WHERE bearer.session_key = v_session_key
-                AND bearer.enqueue_seq <= v_claimed_upto
-                AND bearer.settled_state IS NULL
-                AND bearer.claim_token_hash = p_token_hash
-                AND bearer.claim_fence > coalesce(p_held_fence, 0)
-                AND bearer.claim_expires_at_ms > {schema}.now_ms_v1(p_given_ms)
+            SELECT ROW(member.*)::{schema}.batches AS member, member.claim_size, count(*) OVER () AS size
+            FROM {schema}.batches AS member
+            WHERE member.session_key = v_session_key
+                AND member.enqueue_seq <= v_claimed_upto
+                AND member.settled_state IS NULL
+                AND member.claim_token_hash = p_token_hash
+                AND member.claim_fence > coalesce(p_held_fence, 0)
+                AND member.claim_expires_at_ms > {schema}.now_ms_v1(p_given_ms)
                 -- part: by_family
-                AND bearer.family = p_family
+                AND member.family = p_family
                 -- end part
         ) AS found
         WHERE found.size = found.claim_size;
@@ -768,11 +748,7 @@ CREATE OR REPLACE FUNCTION {schema}.claim_next_v1(
     p_ttl_ms bigint, p_is_retry boolean, p_lock_wait bigint, p_family bigint, p_most_bytes bigint
 )
 RETURNS TABLE (verdict text, session_id text, batch {schema}.batches)
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -793,30 +769,26 @@ DECLARE
     v_has_slots boolean := false;
     v_claim record;
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        verdict := 'isolation';
-        RETURN NEXT;
-        RETURN;
-    END IF;
+    {require_read_committed}
     IF p_is_retry AND p_token_hash IS NOT NULL THEN
         -- The answer to an earlier run was lost. Its claim is among the batches up to claimed_upto of some queue.
         RETURN QUERY
-        SELECT 'claimed', found.session_id, found.bearer
+        SELECT 'claimed', found.session_id, found.member
         FROM (
             SELECT
                 owner.session_id,
-                ROW(bearer.*)::{schema}.batches AS bearer,
-                bearer.claim_size,
+                ROW(member.*)::{schema}.batches AS member,
+                member.claim_size,
                 count(*) OVER () AS size
             FROM {schema}.ready AS queue
-            JOIN {schema}.batches AS bearer
-                ON bearer.session_key = queue.session_key
-                    AND bearer.enqueue_seq <= queue.claimed_upto
-                    AND bearer.settled_state IS NULL
-                    AND bearer.claim_token_hash = p_token_hash
-                    AND bearer.claim_expires_at_ms > {schema}.now_ms_v1(p_given_ms)
+            JOIN {schema}.batches AS member
+                ON member.session_key = queue.session_key
+                    AND member.enqueue_seq <= queue.claimed_upto
+                    AND member.settled_state IS NULL
+                    AND member.claim_token_hash = p_token_hash
+                    AND member.claim_expires_at_ms > {schema}.now_ms_v1(p_given_ms)
                     -- part: by_family
-                    AND bearer.family = queue.family
+                    AND member.family = queue.family
                     -- end part
             JOIN {schema}.sessions AS owner
                 ON owner.family = queue.family
@@ -1060,12 +1032,8 @@ $$;
 
 -- Returns the kinds of work on offer at these levels, each found by one index lookup.
 CREATE OR REPLACE FUNCTION {schema}.ready_kinds_v1(p_levels bigint[], p_family bigint) RETURNS text[]
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
 STABLE
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1104,11 +1072,7 @@ CREATE OR REPLACE FUNCTION {schema}.settle_claim_v1(
     p_family bigint, p_waits boolean
 )
 RETURNS TABLE (verdict text, settled_at_ms bigint, settled_revision bigint, reached text)
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1119,11 +1083,7 @@ DECLARE
     v_is_named boolean;
     v_is_freed boolean := false;
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        verdict := 'isolation';
-        RETURN NEXT;
-        RETURN;
-    END IF;
+    {require_read_committed}
     SELECT family, session_key INTO v_family, v_session_key
     FROM {schema}.sessions
     WHERE session_id = p_session_id
@@ -1207,25 +1167,25 @@ BEGIN
         FOR UPDATE;
     ELSE
         SELECT
-            array_agg(bearer.enqueue_seq) AS seqs,
-            min(bearer.enqueue_seq) AS first_seq,
-            max(bearer.enqueue_seq) AS last_seq,
-            count(DISTINCT bearer.enqueue_seq) AS size,
+            array_agg(member.enqueue_seq) AS seqs,
+            min(member.enqueue_seq) AS first_seq,
+            max(member.enqueue_seq) AS last_seq,
+            count(DISTINCT member.enqueue_seq) AS size,
             bool_and(
-                bearer.claim_id = p_claim_id
-                AND bearer.claim_token_hash = p_token_hash
-                AND bearer.claim_fence >= p_fence
+                member.claim_id = p_claim_id
+                AND member.claim_token_hash = p_token_hash
+                AND member.claim_fence >= p_fence
             ) AS is_proven,
-            max(bearer.claim_size) AS claim_size,
-            max(bearer.claim_fence) AS fence,
-            bool_and(bearer.settled_state IS NULL) AS is_unsettled,
-            bool_and(bearer.settled_state = 'completed') AS is_completed,
-            min(bearer.claim_expires_at_ms) AS expires_at_ms,
-            min(bearer.settled_at_ms) AS settled_at_ms,
-            min(bearer.settled_revision) AS settled_revision,
-            min(bearer.kind) AS kind,
-            min(bearer.limit_key) AS limit_key,
-            max(bearer.claim_slot) AS claim_slot
+            max(member.claim_size) AS claim_size,
+            max(member.claim_fence) AS fence,
+            bool_and(member.settled_state IS NULL) AS is_unsettled,
+            bool_and(member.settled_state = 'completed') AS is_completed,
+            min(member.claim_expires_at_ms) AS expires_at_ms,
+            min(member.settled_at_ms) AS settled_at_ms,
+            min(member.settled_revision) AS settled_revision,
+            min(member.kind) AS kind,
+            min(member.limit_key) AS limit_key,
+            max(member.claim_slot) AS claim_slot
         INTO v_held
         FROM unnest(p_batch_ids) AS wanted (batch_id)
         CROSS JOIN LATERAL (
@@ -1239,7 +1199,7 @@ BEGIN
                 AND family = p_family
                 -- end part
             FOR UPDATE
-        ) AS bearer;
+        ) AS member;
     END IF;
     v_now_ms := {schema}.now_ms_v1(p_given_ms);
     v_is_named := coalesce(v_held.is_proven AND v_held.size = cardinality(p_batch_ids), false);
@@ -1303,11 +1263,7 @@ RETURNS TABLE (
     verdict text, settled_at_ms bigint, settled_revision bigint, reached text, next_verdict text, session_id text,
     batch {schema}.batches
 )
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1356,11 +1312,7 @@ CREATE OR REPLACE FUNCTION {schema}.renew_claim_v1(
     p_ttl_ms bigint, p_family bigint
 )
 RETURNS TABLE (verdict text, expires_at_ms bigint)
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1398,36 +1350,36 @@ BEGIN
         v_batch_ids := p_batch_ids;
         IF v_size > cardinality(p_batch_ids) THEN
             -- It was widened. Lock all its batches in order, the named ones among them.
-            SELECT array_agg(bearer.batch_id ORDER BY bearer.enqueue_seq) INTO v_batch_ids
-            FROM {schema}.batches AS bearer
-            WHERE bearer.session_key = v_session_key
-                AND bearer.settled_state IS NULL
-                AND bearer.enqueue_seq <= (
+            SELECT array_agg(member.batch_id ORDER BY member.enqueue_seq) INTO v_batch_ids
+            FROM {schema}.batches AS member
+            WHERE member.session_key = v_session_key
+                AND member.settled_state IS NULL
+                AND member.enqueue_seq <= (
                     SELECT claimed_upto
                     FROM {schema}.ready
                     WHERE family = v_family
                         AND session_key = v_session_key
                 )
-                AND bearer.claim_id = p_claim_id
+                AND member.claim_id = p_claim_id
                 -- part: by_family
-                AND bearer.family = p_family
+                AND member.family = p_family
                 -- end part
             ;
         END IF;
         SELECT
-            array_agg(bearer.enqueue_seq) AS seqs,
-            count(DISTINCT bearer.enqueue_seq) AS size,
+            array_agg(member.enqueue_seq) AS seqs,
+            count(DISTINCT member.enqueue_seq) AS size,
             bool_and(
-                bearer.settled_state IS NULL
-                AND bearer.claim_id = p_claim_id
-                AND bearer.claim_token_hash = p_token_hash
-                AND bearer.claim_fence >= p_fence
+                member.settled_state IS NULL
+                AND member.claim_id = p_claim_id
+                AND member.claim_token_hash = p_token_hash
+                AND member.claim_fence >= p_fence
             ) AS is_proven,
-            max(bearer.claim_size) AS claim_size,
-            min(bearer.claim_expires_at_ms) AS expires_at_ms,
-            min(bearer.kind) AS kind,
-            min(bearer.limit_key) AS limit_key,
-            max(bearer.claim_slot) AS claim_slot
+            max(member.claim_size) AS claim_size,
+            min(member.claim_expires_at_ms) AS expires_at_ms,
+            min(member.kind) AS kind,
+            min(member.limit_key) AS limit_key,
+            max(member.claim_slot) AS claim_slot
         INTO v_held
         FROM unnest(v_batch_ids) AS wanted (batch_id)
         CROSS JOIN LATERAL (
@@ -1441,7 +1393,7 @@ BEGIN
                 AND family = p_family
                 -- end part
             FOR NO KEY UPDATE
-        ) AS bearer;
+        ) AS member;
         -- Repeat if it was widened during the wait for a lock.
         EXIT WHEN NOT coalesce(v_held.is_proven AND v_held.claim_size > v_size, false);
         v_size := v_held.claim_size;

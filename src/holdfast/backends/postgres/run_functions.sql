@@ -15,11 +15,8 @@ CREATE OR REPLACE FUNCTION {schema}.first_claimable_v1(
     p_kinds text[], p_versions text[], p_passed text[], p_closed text[]
 )
 RETURNS TABLE (process_id text, claimable_at_ms bigint)
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+STABLE
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -93,11 +90,7 @@ $$;
 -- the slots of the kind: an expired lease counts unless this locks it, because a renewal may be about to extend it.
 CREATE OR REPLACE FUNCTION {schema}.admits_run_v1(p_kind text, p_at_once bigint, p_given_ms bigint, p_locks boolean)
 RETURNS boolean
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -143,11 +136,7 @@ CREATE OR REPLACE FUNCTION {schema}.claim_run_v1(
     p_is_retry boolean, p_lock_wait bigint
 )
 RETURNS TABLE (verdict text, process {schema}.processes, lease {schema}.leases)
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -166,11 +155,7 @@ DECLARE
     v_open text[] := '{}';
     v_waits_for_slots boolean := false;
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        verdict := 'isolation';
-        RETURN NEXT;
-        RETURN;
-    END IF;
+    {require_read_committed}
     IF p_is_retry AND p_token_hash IS NOT NULL THEN
         -- The answer to an earlier run was lost. Reads all leases of processes: an index of tokens would keep the
         -- updates of every lease off their pages.
@@ -317,30 +302,15 @@ $$;
 -- of append_event_v1; next_verdict and the rest are the result of claim_run_v1, NULL if the event was refused. The
 -- claim does not wait, because the event holds locks.
 CREATE OR REPLACE FUNCTION {schema}.append_and_claim_v1(
-    p_process_id text, p_given_ms bigint, p_registration_hash text, p_event_count bigint, p_wake_session_id text,
-    p_wake_frame_id text, p_after_terminal boolean, p_lease_token_hash text, p_lease_fence bigint, p_type text,
-    p_payload_hash text, p_replay_key text, p_terminal_state text, p_wake bytea, p_payload bytea, p_outcome bytea,
-    p_target_session_id text, p_batch_id text, p_source_key text, p_draft_hash text, p_delivery text, p_slot text,
-    p_merge_key text, p_kind text, p_priority bigint, p_available_at_ms bigint, p_payloads bytea, p_enqueue_seq bigint,
+    {event_parameters},
     p_owner_id text, p_kinds text[], p_versions text[], p_next_token_hash text, p_ttl_ms bigint, p_is_retry boolean,
     p_waits boolean
 )
 RETURNS TABLE (
-    verdict text, now_ms bigint, new_sequence bigint, delivered_batch_id text, is_enqueued boolean,
-    process_id text, registration_hash text, status text, waiting bigint, definition_hash text,
-    originator_session_id text, wake_session_id text, wake_frame_id text, event_count bigint, created_at_ms bigint,
-    updated_at_ms bigint, body bytea, external_ref bytea, wait bytea, outcome bytea, run_kind text, run_version text,
-    recovery text, due_at_ms bigint, claimable_at_ms bigint, claim_fence bigint, attempt bigint, suspended bigint,
-    lost_owner text, last_error text,
-    sequence bigint, type text, payload_hash text, replay_key text, terminal_state text, wake bytea, acked bigint,
-    occurred_at_ms bigint, payload bytea, reached text, next_verdict text, next_process {schema}.processes,
-    next_lease {schema}.leases
+    {event_columns},
+    next_verdict text, next_process {schema}.processes, next_lease {schema}.leases
 )
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE

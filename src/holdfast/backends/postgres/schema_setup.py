@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
+from textwrap import indent
 from typing import Final, Literal
 
 from holdfast.backends.postgres.connection import Distribution, StatementRunner
@@ -29,6 +30,8 @@ MIGRATION_TIMEOUT_S: Final = 3_600.0
 """Statement timeout of migrations: one of a large schema takes long."""
 
 _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
+_FRAGMENT = re.compile(r"^-- fragment: (\w+)\n((?:.+\n)+)", re.MULTILINE)
+_USE_OF_FRAGMENT = re.compile(r"^( *)\{(\w+)\}(?=,?$)", re.MULTILINE)
 
 
 def schema_text(schema: str) -> str:
@@ -43,7 +46,7 @@ FUNCTION_FILES: Final = (
 
 
 def functions_text(schema: str, distribution: Distribution = Distribution.NONE) -> str:
-    """Return the statements that define or replace the server functions."""
+    """Return the statements that define or replace the server functions, with their fragments filled in."""
     text = "\n".join(_text_of(name, schema) for name in FUNCTION_FILES)
     for part, kept in distribution.parts.items():
         text = with_part_settled(text, part, kept=kept)
@@ -51,7 +54,17 @@ def functions_text(schema: str, distribution: Distribution = Distribution.NONE) 
 
 
 def _text_of(name: str, schema: str) -> str:
-    return with_schema(files(__package__).joinpath(name).read_text(encoding="utf-8"), schema, origin=name)
+    text = files(__package__).joinpath(name).read_text(encoding="utf-8")
+    if name in FUNCTION_FILES:
+        text = _USE_OF_FRAGMENT.sub(lambda use: indent(_fragments()[use[2]], use[1]), text)
+    return with_schema(text, schema, origin=name)
+
+
+@lru_cache(maxsize=1)
+def _fragments() -> dict[str, str]:
+    """Return the lines that server functions share, by name."""
+    text = files(__package__).joinpath("fragments.sql").read_text(encoding="utf-8")
+    return {name: lines.rstrip("\n") for name, lines in _FRAGMENT.findall(text)}
 
 
 def ddl_text(schema: str) -> str:

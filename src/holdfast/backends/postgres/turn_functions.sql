@@ -35,28 +35,13 @@ $$;
 -- process as it is); unknown; lease_lost; ended; target_absent; busy (without p_waits: another transaction holds the
 -- process).
 CREATE OR REPLACE FUNCTION {schema}.append_event_v1(
-    p_process_id text, p_given_ms bigint, p_registration_hash text, p_event_count bigint, p_wake_session_id text,
-    p_wake_frame_id text, p_after_terminal boolean, p_lease_token_hash text, p_lease_fence bigint, p_type text,
-    p_payload_hash text, p_replay_key text, p_terminal_state text, p_wake bytea, p_payload bytea, p_outcome bytea,
-    p_target_session_id text, p_batch_id text, p_source_key text, p_draft_hash text, p_delivery text, p_slot text,
-    p_merge_key text, p_kind text, p_priority bigint, p_available_at_ms bigint, p_payloads bytea, p_enqueue_seq bigint,
+    {event_parameters},
     p_waits boolean
 )
 RETURNS TABLE (
-    verdict text, now_ms bigint, new_sequence bigint, delivered_batch_id text, is_enqueued boolean,
-    process_id text, registration_hash text, status text, waiting bigint, definition_hash text,
-    originator_session_id text, wake_session_id text, wake_frame_id text, event_count bigint, created_at_ms bigint,
-    updated_at_ms bigint, body bytea, external_ref bytea, wait bytea, outcome bytea, run_kind text, run_version text,
-    recovery text, due_at_ms bigint, claimable_at_ms bigint, claim_fence bigint, attempt bigint, suspended bigint,
-    lost_owner text, last_error text,
-    sequence bigint, type text, payload_hash text, replay_key text, terminal_state text, wake bytea, acked bigint,
-    occurred_at_ms bigint, payload bytea, reached text
+    {event_columns}
 )
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -318,19 +303,9 @@ CREATE OR REPLACE FUNCTION {schema}.show_head_v1(
     p_session_id text, p_turn_id text, p_locks boolean, p_draws_key boolean, p_family bigint
 )
 RETURNS TABLE (
-    verdict text, detail text, now_ms bigint,
-    session_key bigint, session_id text, incarnation bigint, family bigint, revision bigint, node_count bigint,
-    epoch bigint, lineage bytea, changed_at_ms bigint, deleted_at_ms bigint, created_at_ms bigint, name text,
-    owner text, model text, cwd text, parent_session_id text, caused_by bytea,
-    head_session_key bigint, head_revision bigint, head_family bigint, turn_id text, fingerprint text,
-    head_epoch bigint, head_node_count bigint, leaf_key bigint, leaf_id text, checkpoint_ref text, refs bytea,
-    body bytea, committed_at_ms bigint, reached text
+    {head_columns}
 )
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -430,19 +405,9 @@ CREATE OR REPLACE FUNCTION {schema}.add_nodes_v1(
     p_created_at_ms bigint[], p_node_payloads bytea[]
 )
 RETURNS TABLE (
-    verdict text, detail text, now_ms bigint,
-    session_key bigint, session_id text, incarnation bigint, family bigint, revision bigint, node_count bigint,
-    epoch bigint, lineage bytea, changed_at_ms bigint, deleted_at_ms bigint, created_at_ms bigint, name text,
-    owner text, model text, cwd text, parent_session_id text, caused_by bytea,
-    head_session_key bigint, head_revision bigint, head_family bigint, turn_id text, fingerprint text,
-    head_epoch bigint, head_node_count bigint, leaf_key bigint, leaf_id text, checkpoint_ref text, refs bytea,
-    body bytea, committed_at_ms bigint, reached text
+    {head_columns}
 )
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -500,21 +465,7 @@ BEGIN
         WHERE node.node_key <= segment.last_key
     ) AS anchor;
     now_ms := {schema}.now_ms_v1(p_given_ms);
-    PERFORM 1
-    FROM unnest(p_segment_keys, p_segment_epochs, p_segment_last_keys) AS segment (session_key, epoch, last_key)
-    CROSS JOIN unnest(p_node_ids) AS wanted (node_id)
-    CROSS JOIN LATERAL (
-        SELECT node.node_key
-        FROM {schema}.nodes AS node
-        WHERE node.session_key = segment.session_key
-            AND node.epoch = segment.epoch
-            AND node.node_id = wanted.node_id
-            -- part: by_family
-            AND node.family = p_family
-            -- end part
-        LIMIT 1
-    ) AS used
-    WHERE used.node_key <= segment.last_key;
+    {find_used_node_id}
     IF FOUND
         OR coalesce(cardinality(v_anchors), 0) <> cardinality(p_anchor_ids)
         OR v_session.node_count + cardinality(p_node_ids) > p_most
@@ -580,19 +531,9 @@ CREATE OR REPLACE FUNCTION {schema}.commit_turn_v1(
     p_payloads bytea[], p_enqueue_seqs bigint[], p_limit_keys text[], p_waits boolean
 )
 RETURNS TABLE (
-    verdict text, detail text, now_ms bigint,
-    session_key bigint, session_id text, incarnation bigint, family bigint, revision bigint, node_count bigint,
-    epoch bigint, lineage bytea, changed_at_ms bigint, deleted_at_ms bigint, created_at_ms bigint, name text,
-    owner text, model text, cwd text, parent_session_id text, caused_by bytea,
-    head_session_key bigint, head_revision bigint, head_family bigint, turn_id text, fingerprint text,
-    head_epoch bigint, head_node_count bigint, leaf_key bigint, leaf_id text, checkpoint_ref text, refs bytea,
-    body bytea, committed_at_ms bigint, reached text
+    {head_columns}
 )
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -780,22 +721,22 @@ BEGIN
         FROM unnest(p_batch_claims, p_batch_ids) AS named (claim_id, batch_id)
         CROSS JOIN LATERAL (
             SELECT
-                bearer.enqueue_seq,
-                bearer.claim_expires_at_ms,
-                bearer.settled_state IS NULL
-                AND bearer.claim_id = p_claim_ids[v_place]
-                AND bearer.claim_token_hash = p_claim_token_hashes[v_place]
-                AND bearer.claim_fence >= p_claim_fences[v_place] AS is_proven,
-                bearer.claim_size,
-                bearer.claim_fence,
-                bearer.kind,
-                bearer.limit_key,
-                bearer.claim_slot
-            FROM {schema}.batches AS bearer
-            WHERE bearer.batch_id = named.batch_id
-                AND bearer.session_key = p_session_key
+                member.enqueue_seq,
+                member.claim_expires_at_ms,
+                member.settled_state IS NULL
+                AND member.claim_id = p_claim_ids[v_place]
+                AND member.claim_token_hash = p_claim_token_hashes[v_place]
+                AND member.claim_fence >= p_claim_fences[v_place] AS is_proven,
+                member.claim_size,
+                member.claim_fence,
+                member.kind,
+                member.limit_key,
+                member.claim_slot
+            FROM {schema}.batches AS member
+            WHERE member.batch_id = named.batch_id
+                AND member.session_key = p_session_key
                 -- part: by_family
-                AND bearer.family = p_family
+                AND member.family = p_family
                 -- end part
             FOR UPDATE
         ) AS batch
@@ -888,21 +829,7 @@ BEGIN
         RETURN;
     END IF;
     IF detail IS NULL AND (p_node_ids IS NOT NULL OR p_source_keys IS NOT NULL) THEN
-        PERFORM 1
-        FROM unnest(p_segment_keys, p_segment_epochs, p_segment_last_keys) AS segment (session_key, epoch, last_key)
-        CROSS JOIN unnest(p_node_ids) AS wanted (node_id)
-        CROSS JOIN LATERAL (
-            SELECT node.node_key
-            FROM {schema}.nodes AS node
-            WHERE node.session_key = segment.session_key
-                AND node.epoch = segment.epoch
-                AND node.node_id = wanted.node_id
-                -- part: by_family
-                AND node.family = p_family
-                -- end part
-            LIMIT 1
-        ) AS used
-        WHERE used.node_key <= segment.last_key;
+        {find_used_node_id}
         IF FOUND THEN
             detail := 'a node id is used';
         END IF;

@@ -10,11 +10,7 @@ CREATE OR REPLACE FUNCTION {schema}.heartbeat_v1(
     p_lease_fences bigint[]
 )
 RETURNS TABLE (place bigint, expires_at_ms bigint)
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+{hot_path}
 AS $$
 #variable_conflict use_column
 DECLARE
