@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import codeop
 import re
 import subprocess
 import sys
@@ -56,6 +57,30 @@ def test_the_example_and_the_code_on_front_pages_fit_a_narrow_terminal() -> None
         assert len(blocks) > 1, page
         code += blocks
     assert [line for text in code for line in text.splitlines() if len(line) > 80] == []
+
+
+def pasted(block: str) -> list[str]:
+    """Return the statements as which an interactive Python 3.11 reads a pasted block. Raise its SyntaxError."""
+    statements: list[str] = []
+    lines: list[str] = []
+    for line in [*block.splitlines(), ""]:
+        lines.append(line)
+        if codeop.compile_command("\n".join(lines)) is not None:
+            statements.append("\n".join(lines))
+            lines = []
+    assert lines == [], "unfinished"
+    return statements
+
+
+@pytest.mark.parametrize("page", [PAGE, ROOT / "README.md", ROOT / "docs" / "index.md"], ids=lambda page: page.stem)
+def test_a_block_can_be_pasted_into_an_interactive_python(page: Path) -> None:
+    blocks = FENCE.findall(page.read_text(encoding="utf-8"))
+    assert all(pasted(block) for block in blocks)
+
+
+def test_a_loop_without_an_empty_line_after_it_cannot_be_pasted() -> None:
+    with pytest.raises(SyntaxError):
+        pasted("for _ in range(2):\n    print()\nprint()\n")
 
 
 def test_the_tutorial_can_be_run_twice(tmp_path: Path) -> None:
