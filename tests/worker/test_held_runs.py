@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pydantic
 import pytest
 
 import holdfast
@@ -149,6 +150,29 @@ class Counting:
         self.calls += 1
         return question
 
+    def ask(self, question: str) -> str:
+        return question
+
+    @classmethod
+    def make(cls, question: str) -> str:
+        return question
+
+
+class OtherCounting(Counting):
+    """Has the methods of its base."""
+
+
+class Holding(pydantic.BaseModel):
+    """A model that has no form as a document."""
+
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    client: Any
+    at: int = 0
+
+
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+
 
 def ask(text: str, question: str, *, mood: str = "polite") -> str:
     return f"{text} {question} {mood}"
@@ -188,7 +212,19 @@ def pass_on(*given: Any) -> str:
         (partial(pass_on, {1: "say"}), partial(pass_on, {1: "tell"}), "its arguments"),
         (partial(pass_on, {2: 3, 1: 4}), partial(pass_on, {1: 4, 2: 3}), None),
         (partial(pass_on, Counting(), {1: "say"}), partial(pass_on, Counting(), {1: "tell"}), "its arguments"),
-        (partial(pass_on, {(1, 2): 3}), partial(pass_on, {(1, 2): 4}), None),  # it has no form as a document
+        (partial(pass_on, {(1, 2): 3}), partial(pass_on, {(1, 2): 4}), "its arguments"),
+        (partial(pass_on, {(1, 2): 3, (3, 4): 5}), partial(pass_on, {(3, 4): 5, (1, 2): 3}), None),
+        (partial(pass_on, "\ud800", "say"), partial(pass_on, "\ud800", "tell"), "its arguments"),
+        (partial(pass_on, CYCLE, "say"), partial(pass_on, CYCLE, "tell"), "its arguments"),
+        (partial(pass_on, Holding(client=Counting())), partial(pass_on, Holding(client=Counting())), None),
+        (partial(pass_on, Holding(client=CYCLE, at=1)), partial(pass_on, Holding(client=CYCLE, at=2)), "its arguments"),
+        (partial(pass_on, partial(ask, "say")), partial(pass_on, partial(ask, "tell")), "its arguments"),
+        (partial(pass_on, partial(ask, "say")), partial(pass_on, partial(tell, "say")), "its arguments"),
+        ("say {}".format, "tell {}".format, "its arguments"),
+        ("say {}".format, "say {}".format, None),
+        (Counting().ask, OtherCounting().ask, "its function was Counting.ask, and is OtherCounting.ask now"),
+        (Counting.make, OtherCounting.make, "its function was Counting.make, and is OtherCounting.make now"),
+        (Counting().ask, Counting().ask, None),
         (partial(pass_on, Path("say")), partial(pass_on, Path("tell")), "its arguments"),
         (partial(pass_on, Path("say")), partial(pass_on, Path("say")), None),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import types
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -13,6 +14,10 @@ from holdfast import typed_values
 
 _INCOMPARABLE = (RecursionError, TypeError, ValueError, OverflowError, NotImplementedError)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_VALUES = (str, bytes, int, float, tuple)
+"""Values whose methods may be steps, such as `"Hello {}".format`."""
+MOST_DEPTH = 4
+"""Levels of a value that are compared part by part if the whole has no form as a document."""
 
 
 def facts_of(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -24,9 +29,17 @@ def facts_of(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dic
         args, named = (*function.args, *args), {**function.keywords, **named}
         function = function.func
     owner = getattr(function, "__self__", function)
-    given = hash_of([args, named, owner]) if typed_values.is_frozen(owner) else None
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return {"function": name, "args": hash_of([args, named]) if given is None else given}
+    is_compared = isinstance(owner, _VALUES) or typed_values.is_frozen(owner)
+    return {"function": _name_of(function), "args": hash_of([args, named, owner] if is_compared else [args, named])}
+
+
+def _name_of(function: Any) -> str:
+    """Return the name of a function or a type. That of a method names the class of its object, not a base."""
+    if isinstance(function, types.MethodType):
+        owner = function.__self__
+        kind = owner if isinstance(owner, type) else type(owner)
+        return f"{kind.__qualname__}.{getattr(function, '__name__', type(function.__func__).__qualname__)}"
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def hash_of(given: Any) -> str | None:
@@ -37,30 +50,41 @@ def hash_of(given: Any) -> str | None:
     """
     import hashlib  # at its first use, because OpenSSL comes with it
 
-    try:
-        document = _sorted(given)
-    except TypeError:  # for a key that is not text
-        try:
-            document = _sorted(msgspec.to_builtins(given, enc_hook=_comparable, str_keys=True, order="deterministic"))
-        except _INCOMPARABLE:
-            return None
-    except _INCOMPARABLE:
+    document = _document_of(given, 0)
+    return None if document is None else hashlib.sha256(document).hexdigest()[:16]
+
+
+def _document_of(given: Any, depth: int) -> bytes | None:
+    """Return arguments as JSON, None if they have no such form. A set has another order in each process."""
+    with suppress(*_INCOMPARABLE):
+        return msgspec.json.encode(given, enc_hook=_comparable, order="deterministic")
+    with suppress(*_INCOMPARABLE):  # has a key that is not text
+        made = msgspec.to_builtins(given, enc_hook=_comparable, str_keys=True, order="deterministic")
+        return msgspec.json.encode(made, enc_hook=_comparable, order="deterministic")
+    whole = cast("object", given if isinstance(given, list | tuple | dict) else _comparable(given))
+    if depth == MOST_DEPTH or not isinstance(whole, list | tuple | dict):
         return None
-    return hashlib.sha256(document).hexdigest()[:16]
-
-
-def _sorted(given: Any) -> bytes:
-    """Return arguments as JSON. A set has another order in each process."""
-    return msgspec.json.encode(given, enc_hook=_comparable, order="deterministic")
+    is_dict = isinstance(whole, dict)
+    parts = cast("dict[object, object]", whole).items() if is_dict else cast("list[object]", whole)
+    documents = [_document_of(one, depth + 1) or b"null" for one in parts]
+    return b"[" + b",".join(sorted(documents) if is_dict else documents) + b"]"
 
 
 def _comparable(value: Any) -> Any:
     """Return a value that msgspec does not know in a form that can be compared, None if it has none."""
     if isinstance(value, _NAMED):
-        return value.__qualname__
+        return _name_of(value)
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
     if isinstance(value, os.PathLike):
         return os.fspath(cast("os.PathLike[str]", value))
     try:
         return typed_values.dump_model(value)
     except NotImplementedError:
         return None
+    except (TypeError, ValueError):  # holds an object that has no form as a document, or one of a derived class
+        return {name: getattr(value, name, None) for name in getattr(_kind_of(value), "model_fields", ())}
+
+
+def _kind_of(value: object) -> type[object]:
+    return type(value)
