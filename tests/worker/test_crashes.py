@@ -187,6 +187,28 @@ def test_a_run_that_must_not_run_again_may_be_abandoned_and_nothing_more(bound: 
 
 
 @pytest.mark.parametrize("has_id", [True, False])
+def test_children_of_a_run_that_must_not_run_again_may_be_cancelled_with_it(has_id: bool) -> None:
+    worker, effects = Worker("memory:"), Effects()
+
+    @worker.process("order", recovery="owner_bound")
+    async def order(run: Run) -> Any:
+        child = await run.start("team", id=None if has_id else await run.uuid())
+        return await child.result()
+
+    @worker.process("team")
+    async def team(run: Run) -> Any:
+        return await (await run.start("pay")).result()
+
+    @worker.process("pay")
+    async def pay(run: Run) -> str:
+        await run.sleep(60)
+        await run.step("pay", effects.record, "pay", run.key("pay"))
+        return "paid"
+
+    assert survives_crashes(worker, "order", effects=effects).result == "paid"
+
+
+@pytest.mark.parametrize("has_id", [True, False])
 def test_a_child_that_fails_without_a_crash_may_fail_by_one(has_id: bool) -> None:
     worker = Worker("memory:")
 

@@ -30,6 +30,15 @@ class RunEnd(msgspec.Struct, frozen=True):
         """True if it was abandoned as its handler says."""
         return self.is_bound and self.outcome is not None and self.outcome["type"] == "abandoned"
 
+    @property
+    def is_cancelled(self) -> bool:
+        """True if it was cancelled."""
+        return self.outcome is not None and self.outcome["type"] == "cancelled"
+
+    def is_below(self, runs: Set[str]) -> bool:
+        """Return whether one of these runs started it, or continues the one that did."""
+        return any(_is_or_continues(id, self.parent) for id in runs)
+
 
 class End(msgspec.Struct, frozen=True):
     """The state in which a scenario ended."""
@@ -67,6 +76,14 @@ class End(msgspec.Struct, frozen=True):
                 if each not in found and _is_or_continues(each, id):
                     found.add(each)
                     ids.append(run.parent)
+        return found
+
+    def cancelled_by_abandoned(self) -> set[str]:
+        """Return the runs that were cancelled with one above them that was abandoned as its handler says."""
+        above = {id for id, run in self.runs.items() if run.is_abandoned}
+        found: set[str] = set()
+        while more := {id for id, run in self.runs.items() if run.is_cancelled and run.is_below(above | found)} - found:
+            found |= more
         return found
 
 
@@ -118,12 +135,13 @@ def lost(expected: End, found: End) -> list[str]:
     """Report runs that did not end as without a crash. A run that an abandoned one did not start is not lost."""
     said: list[str] = []
     excused = found.touched_by_abandoned() - expected.touched_by_abandoned()
-    for id in expected.runs.keys() & found.runs.keys():
+    cut = found.cancelled_by_abandoned()
+    for id in (expected.runs.keys() & found.runs.keys()) - cut:
         before, now = expected.runs[id].outcome, found.runs[id].outcome
         if not _is_same(before, now) and (id not in excused or now is None):
             said.append(f"run {id!r} ended as {now or _continuation(found, id)} instead of {before}")
     # A random id differs in each scenario.
-    gone, new = _others(expected, found), _others(found, expected)
+    gone, new = _others(expected, found), _others(found, expected, without=cut)
     for kind in sorted({*gone, *new}):
         if not excused:
             said += [f"a run of {kind!r} that ended as {one} was lost" for one in _left(gone[kind], new[kind])]
@@ -140,11 +158,11 @@ def _is_same(before: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:
     return now == before or (before["type"] == "failure" and NOT_SURVIVED in now["message"])
 
 
-def _others(one: End, other: End) -> defaultdict[str, list[Any]]:
+def _others(one: End, other: End, *, without: Set[str] = frozenset()) -> defaultdict[str, list[Any]]:
     """Return the outcomes of the runs that are in one end only, by kind."""
     found: defaultdict[str, list[Any]] = defaultdict(list)
     for id, run in one.runs.items():
-        if id not in other.runs:
+        if id not in other.runs and id not in without:
             found[run.kind].append(run.outcome)
     return found
 
