@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.testing.crashes import Effects, survives_crashes, turns_survive_crashes
-from holdfast.worker import BlockingRun, ChildFailed, Retry, Run, Worker
+from holdfast.worker import BlockingRun, ChildFailed, GiveUp, Retry, Run, Worker
 from holdfast.worker import journal as journals
 from holdfast.worker import processes as settling
 from holdfast.worker import step_calls as recording
@@ -88,12 +88,29 @@ def test_a_key_that_is_new_at_each_call_is_a_doubled_effect() -> None:
 def test_a_run_that_a_crash_ends_is_lost() -> None:
     worker = Worker("memory:")
 
-    @worker.process("order", retry=Retry(1))
+    @worker.process("order")
     async def order(run: Run) -> str:
+        if run.attempt > 1:
+            raise GiveUp("it cannot continue")
         return "done"
 
-    with pytest.raises(AssertionError, match=r"run 'run' ended as .*no worker survived"):
+    with pytest.raises(AssertionError, match=r"run 'run' ended as .*it cannot continue"):
         survives_crashes(worker, "order")
+
+
+def test_a_run_with_one_attempt_survives_a_crash() -> None:
+    worker, effects = Worker("memory:"), Effects()
+
+    @worker.process("order", retry=Retry(1))
+    async def order(run: Run) -> Any:
+        await run.step("pay", effects.record, "pay", run.key("pay"))
+        return await (await run.start("ship")).result()
+
+    @worker.process("ship", retry=Retry(1))
+    async def ship(run: Run) -> str:
+        return "shipped"
+
+    assert survives_crashes(worker, "order", effects=effects).result == "shipped"
 
 
 @pytest.mark.parametrize("by", ["the run", "a child"])

@@ -335,18 +335,21 @@ def test_a_run_that_must_not_run_again_is_abandoned_with_evidence(
 
 def test_a_rerunnable_run_of_a_lost_worker_runs_again(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
-    worker.process("pay")(lambda run: run.attempt)
+    worker.process("pay", retry=Retry(1))(lambda run: run.attempt)
     store.processes.start("pay", id="r1")
     lose_a_holder(store)
     worker.run(until_idle=True)
     assert process_of(store).outcome == Completed(2)
 
 
-def test_a_run_whose_workers_died_at_every_attempt_has_failed(url: str, store: holdfast.BlockingStore) -> None:
+def test_a_run_whose_workers_died_at_every_attempt_and_once_more_has_failed(
+    url: str, store: holdfast.BlockingStore
+) -> None:
     worker = Worker(url)
     calls: list[Any] = []
     worker.process("pay", retry=Retry(1))(calls.append)
     store.processes.start("pay", id="r1")
+    lose_a_holder(store)
     lose_a_holder(store)
     worker.run(until_idle=True)
     outcome = process_of(store).outcome

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast.worker.retries import NOT_SURVIVED
 
 
 class RunEnd(msgspec.Struct, frozen=True):
@@ -138,7 +137,7 @@ def lost(expected: End, found: End) -> list[str]:
     cut = found.cancelled_by_abandoned()
     for id in (expected.runs.keys() & found.runs.keys()) - cut:
         before, now = expected.runs[id].outcome, found.runs[id].outcome
-        if not _is_same(before, now) and (id not in excused or now is None):
+        if now != before and (id not in excused or now is None):
             said.append(f"run {id!r} ended as {now or _continuation(found, id)} instead of {before}")
     # A random id differs in each scenario.
     gone, new = _others(expected, found), _others(found, expected, without=cut)
@@ -149,13 +148,6 @@ def lost(expected: End, found: End) -> list[str]:
             f"a run of {kind!r} was started in addition, and ended as {one}" for one in _left(new[kind], gone[kind])
         ]
     return said
-
-
-def _is_same(before: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:
-    """Return whether a run ended as before. A crash uses up an attempt, and so may be the last failure of a run."""
-    if before is None or now is None or now["type"] != "failure":
-        return now == before
-    return now == before or (before["type"] == "failure" and NOT_SURVIVED in now["message"])
 
 
 def _others(one: End, other: End, *, without: Set[str] = frozenset()) -> defaultdict[str, list[Any]]:
@@ -170,9 +162,8 @@ def _others(one: End, other: End, *, without: Set[str] = frozenset()) -> default
 def _left(outcomes: list[Any], matched: list[Any]) -> list[Any]:
     left = list(outcomes)
     for one in matched:
-        places = (place for place, other in enumerate(left) if _is_same(one, other) or _is_same(other, one))
-        if (place := next(places, None)) is not None:
-            del left[place]
+        if one in left:
+            left.remove(one)
     return left
 
 

@@ -27,7 +27,7 @@ from holdfast.worker.claiming import LOOK_AGAIN_MS, Claimed
 from holdfast.worker.continuing import cancel_newest, continued, newest_id
 from holdfast.worker.handlers import Registered, arguments_of
 from holdfast.worker.journal import CANCEL_REQUESTED, Journal
-from holdfast.worker.retries import hold_delay_ms, require_attempt
+from holdfast.worker.retries import SPARE_CALLS, hold_delay_ms, require_attempt
 from holdfast.worker.run import IN_MEMORY_MS, InThread, Run
 from holdfast.worker.run_errors import Continued, StepConflict, Suspended
 from holdfast.worker.running import Runner, described
@@ -185,7 +185,7 @@ class Runs:
         if must_abandon(process.lost_owner_id, process.recovery, handler.recovery):
             return abandoned(run, journal, self._runner.owner_id)
         after_outage = self._runner.outages.explain_loss(self._lease_ms)
-        require_attempt(handler.retry, run.attempt, after_outage=after_outage)
+        require_attempt(handler.retry, run.attempt, after_outage=after_outage, spare=SPARE_CALLS)
         declared = typed_values.result_type(handler.function)  # refuses a type that is not loaded, before any effect
         held.may_run_again = not must_abandon(self._runner.owner_id, process.recovery, handler.recovery)
         try:

@@ -16,6 +16,8 @@ LONGEST_HOLD_MS = 300_000
 """Longest delay between two tries of such a run: the right code may be deployed at any time."""
 
 
+SPARE_CALLS = 1
+"""Calls of a run after its last attempt, if its worker was lost in that: a run survives its worker."""
 NOT_SURVIVED = "no worker survived"
 """Beginning of the error of work that lost its workers at every attempt."""
 
@@ -75,15 +77,16 @@ def gives_up(error: BaseException) -> bool:
     return isinstance(error, GiveUp)
 
 
-def require_attempt(retry: Retry, attempt: int, *, after_outage: bool) -> None:
-    """Raise `GiveUp` for claimed work that lost its workers at every attempt.
+def require_attempt(retry: Retry, attempt: int, *, after_outage: bool, spare: int = 0) -> None:
+    """Raise `GiveUp` for claimed work that lost its workers at every attempt, and in the `spare` calls after them.
 
     Not after an outage: a claim that ended in it was not lost by the death of a worker. The work gets one call more.
     Workers that start later have met no outage, so that work which kills every worker still comes to its end. An outage
     that only the holder met is not known here: the holder takes the work off the dead letters when it is back.
     """
-    if attempt > retry.attempts and not after_outage:
-        raise GiveUp(f"{NOT_SURVIVED} its {retry.attempts} attempts")
+    most = retry.attempts + spare
+    if attempt > most and not after_outage:
+        raise GiveUp(f"{NOT_SURVIVED} its {most} attempts")
 
 
 def hold_delay_ms(held_for_ms: int, *, chance: float) -> int:
