@@ -91,12 +91,15 @@ def encoded(value: Any) -> Any:
 def dump_model(value: Any) -> Any:
     """Return a pydantic model as a document."""
     if _is_model(_kind_of(value)):
-        # In the form that the model reads: by the names it is given by, and without computed fields.
-        document = value.model_dump(mode="json", by_alias=True, round_trip=True)
+        try:
+            # In the form that the model reads: by the names it is given by, and without computed fields.
+            document = value.model_dump(mode="json", by_alias=True, round_trip=True)
+        except ValueError as error:  # also those of pydantic are such
+            raise TypeError(f"a {_kind_of(value).__name__} has no form as a document: {error}") from error
         # Pydantic dumps a field as its declared type, and leaves out what a derived model adds to it. A model that does
         # not read its own dump is refused where it is read.
         with suppress(msgspec.ValidationError):
-            _require_whole(value, _load_model(type(value), document))
+            require_whole(value, _load_model(type(value), document))
         return document
     raise NotImplementedError(f"a {type(value).__name__} has no form as a document")
 
@@ -261,7 +264,7 @@ def result_document(value: Any, declared: Any) -> Any:
         return value
     if is_typed(declared):
         document = encoded(value)
-        _require_whole(value, decoded(document, declared))
+        require_whole(value, decoded(document, declared))
         return document
     problem = misfit(value, declared)
     if problem is not None:
@@ -269,7 +272,7 @@ def result_document(value: Any, declared: Any) -> Any:
     return value
 
 
-def _require_whole(value: Any, read: Any, place: str = "") -> None:
+def require_whole(value: Any, read: Any, place: str = "") -> None:
     """Raise TypeError for an object of a derived class that would come back without its further fields."""
     kind, known = _kind_of(value), _kind_of(read)
     if kind in _SIMPLE:
@@ -284,13 +287,13 @@ def _require_whole(value: Any, read: Any, place: str = "") -> None:
         if kind is not known and encoded(read) != encoded(value):
             raise LostFields(_lost(kind, place))
         for name in _fields_of(known):
-            _require_whole(getattr(value, name, None), getattr(read, name, None), f"{place}.{name}")
+            require_whole(getattr(value, name, None), getattr(read, name, None), f"{place}.{name}")
     elif issubclass(kind, dict) and issubclass(known, dict):
         _require_whole_dict(value, read, place)
     elif isinstance(value, list | tuple) and isinstance(read, list | tuple):
         pairs = zip(cast("list[Any]", value), cast("list[Any]", read), strict=False)
         for index, (one, other) in enumerate(pairs):
-            _require_whole(one, other, f"{place}[{index}]")
+            require_whole(one, other, f"{place}[{index}]")
     elif isinstance(value, set | frozenset) and isinstance(read, set | frozenset):
         kinds = {_kind_of(one) for one in cast("set[Any]", read)}
         for one in {_kind_of(one) for one in cast("set[Any]", value)} - kinds:
@@ -305,7 +308,7 @@ def _require_whole_dict(value: dict[Any, Any], read: dict[Any, Any], place: str)
         raise LostFields(f"a dict{_at(place)} has keys that its type does not declare, which would be lost: {further}")
     for key, item in value.items():
         if key in read:
-            _require_whole(item, read[key], f"{place}[{key!r}]")
+            require_whole(item, read[key], f"{place}[{key!r}]")
 
 
 def _at(place: str) -> str:

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
+import msgspec
 import pydantic
 import pytest
 from tests.worker.tracing_decorators import asynchronously, plainly
@@ -228,6 +229,45 @@ def test_arguments_are_checked_where_a_run_is_started_by_a_worker_with_its_handl
             assert ids == ([] if way == "turn" else ["p"])
 
     asyncio.run(main())
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+class Place(Point):
+    name: str = ""
+
+
+async def takes_point(run: Run, point: Point) -> int:
+    return point.x
+
+
+async def takes_points(run: Run, *, points: list[Point]) -> int:
+    return len(points)
+
+
+@pytest.mark.parametrize(
+    ("handler", "args", "lost_at"),
+    [
+        (takes_point, Place(1, "here"), ""),
+        (takes_point, {"point": Place(1, "here")}, ""),
+        (takes_points, {"points": [Point(1), Place(1, "here")]}, " at [1]"),
+        (takes_points, {"points": [Point(1)]}, None),
+        (takes_point, {"point": Point(1)}, None),
+    ],
+)
+def test_arguments_of_a_derived_class_are_refused_where_their_fields_would_be_lost(
+    handler: Any, args: Any, lost_at: str | None
+) -> None:
+    handlers = Worker("memory:")
+    handlers.process("placed")(handler)
+    if lost_at is None:
+        handlers.handlers.check_start("placed", "1", args)
+        return
+    with pytest.raises(holdfast.InvalidRequest) as refused:
+        handlers.handlers.check_start("placed", "1", args)
+    assert refused.value.problem.endswith(f"a Place{lost_at} has further fields, which would be lost: declare Place")
 
 
 class Step(pydantic.BaseModel):

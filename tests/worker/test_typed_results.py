@@ -311,6 +311,33 @@ def test_a_union_that_pydantic_does_not_read_is_refused_before_the_call() -> Non
     assert "cannot be read back" in outcome.message
 
 
+class Bytes(pydantic.BaseModel):
+    data: bytes
+
+
+class Link(msgspec.Struct):
+    to: Any = None
+
+
+def no_text() -> Bytes:
+    return Bytes(data=b"\xff")
+
+
+def no_end() -> Link:
+    link = Link()
+    link.to = link
+    return link
+
+
+@pytest.mark.parametrize(
+    ("function", "says"), [(no_text, "Bytes: a Bytes has no form as a document: "), (no_end, "Link: ")]
+)
+def test_a_typed_result_that_has_no_form_is_refused_by_name(function: Any, says: str) -> None:
+    outcome = outcome_of(lambda run: run.step("make", function))
+    assert isinstance(outcome, Failed)
+    assert f"InvalidRequest: run.step('make'): returned a value that is not a valid {says}" in outcome.message
+
+
 def of_int() -> int:
     return "text"  # type: ignore[return-value]
 

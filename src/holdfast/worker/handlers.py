@@ -127,7 +127,8 @@ class Handlers:
         if handler is not None:
             documents = typed_values.documents_of(args)
             try:
-                arguments_of(handler, None, args if documents is None else documents)
+                (_, *values), named = arguments_of(handler, None, args if documents is None else documents)
+                _require_whole(handler, args, values, named)
             except holdfast.InvalidRequest as error:
                 raise holdfast.InvalidRequest("args", f"of a run of {kind!r} {error.problem}") from None
 
@@ -360,6 +361,21 @@ def arguments_of(handler: Registered, run: object, args: Any) -> tuple[tuple[Any
             "args", f"do not fit {handler.name}: {error}: start the run with its arguments, or change the handler"
         ) from None
     return _typed_arguments(handler, positional, named)
+
+
+def _require_whole(handler: Registered, args: Any, values: list[Any], named: dict[str, Any]) -> None:
+    """Raise `InvalidRequest` if the arguments hold an object of a class whose further fields the handler would lose."""
+    from holdfast import typed_values
+
+    pairs = [(args, value) for value in values]
+    for name, value in named.items():
+        given = cast("dict[str, Any]", args).get(name) if isinstance(args, dict) else getattr(args, name, args)
+        pairs.append((given, value))
+    for given, value in pairs:
+        try:
+            typed_values.require_whole(given, value)
+        except typed_values.LostFields as error:
+            raise holdfast.InvalidRequest("args", f"do not fit {handler.name}: {error}") from None
 
 
 class _Whole(msgspec.Struct, frozen=True):

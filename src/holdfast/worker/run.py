@@ -263,7 +263,7 @@ class Run:
         with _naming("run.continue_as_new"):
             given = typed_values.as_documents(args)
             if self.check_start is not None:
-                self.check_start(self.kind, version or self.version, given)
+                self.check_start(self.kind, version or self.version, args)
         self.steps.continue_as_new(Continued(given, version))
 
     @noted
@@ -361,7 +361,7 @@ class Run:
         if self.steps.find(place, facts, call="run.start") is None:
             if self.check_start is not None:
                 with _naming("run.start"):
-                    self.check_start(kind, version, given)
+                    self.check_start(kind, version, args)
             self.steps.require_room(place)
             await self.steps.record_failures()
             step = {"value": child_id, **facts}

@@ -202,7 +202,7 @@ def checked_result(place: str, value: Any, declared: Any) -> Any:
     """Return a result as a document. Raises `InvalidRequest` if it is not of the declared type."""
     try:
         return typed_values.result_document(value, declared)
-    except (TypeError, msgspec.MsgspecError) as error:
+    except (RecursionError, TypeError, msgspec.MsgspecError) as error:
         problem = f"returned a value that is not a valid {typed_values.name_of(declared)}: {error}"
         raise holdfast.InvalidRequest(place, problem) from error
 
