@@ -348,6 +348,26 @@ def test_a_full_journal_takes_no_record_of_any_kind(
     assert [one.id for one in store.processes.list(status="any") if one.id.startswith("r1/")] == []
 
 
+@pytest.mark.parametrize(("declared", "most"), [(None, 4), ({"go": int}, 8)])
+def test_signals_that_wait_leave_room_for_taking_them_and_for_steps(
+    url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch, declared: Any, most: int
+) -> None:
+    """Senders cannot end a run. Of the seven signals, four wait."""
+    monkeypatch.setattr(journal, "MOST_EVENTS", most)
+    worker = Worker(url)
+
+    @worker.process("research", signals=declared, retry=Retry(1))
+    async def handler(run: Run) -> Any:
+        taken = [await run.signal("go") for _ in range(3)]
+        return await run.step("sum", sum, taken)
+
+    run = store.processes.start("research")
+    for _ in range(7):
+        run.signal("go", 1)
+    worker.run(until_idle=True)
+    assert run.result(timeout_ms=0) == 3
+
+
 def test_a_journal_of_too_many_bytes_is_full(
     url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ large for an event is stored as artifacts before the event that names them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -29,6 +29,7 @@ MOST_EVENTS = 10_000
 MOST_BYTES = 64 * 1024 * 1024
 """Bytes of recorded events from which on no step begins."""
 
+_SIGNAL_KEY = "signal\0"
 MOST_CARRIED = 1_000
 """Signals that a run carries over when it continues. They are copied in one transaction, while others write."""
 
@@ -58,7 +59,7 @@ def size_of(payload: Any) -> int:
 
 def signal_key(name: str, number: int) -> str:
     """Return the key of a signal in `Journal.sizes`. The name of a step contains no NUL."""
-    return f"signal\0{name}\0{number}"
+    return f"{_SIGNAL_KEY}{name}\0{number}"
 
 
 def report_key(key: str) -> str:
@@ -187,11 +188,18 @@ class Journal:
                 signal = name.removeprefix(TAKEN).partition(":")[0]
                 self.taken[signal].add(payload["value"])
 
-    def require_room(self, name: str) -> None:
-        """Raise `JournalFull` if there is no room for another event."""
-        problem = self.use.problem
-        if problem is not None:
-            raise JournalFull(self._process_id, name, problem)
+    def require_room(self, name: str, reached: Container[str]) -> None:
+        """Raise `JournalFull` if there is no room for another event. Signals that were not `reached` do not count.
+
+        So their senders cannot keep the run from taking them.
+        """
+        use = self.use
+        if use.problem is None:
+            return
+        waiting = [size for key, size in self.sizes.items() if key.startswith(_SIGNAL_KEY) and key not in reached]
+        counted = JournalUse(use.events - len(waiting), use.size_bytes - sum(waiting), use.most_events, use.most_bytes)
+        if counted.problem is not None:
+            raise JournalFull(self._process_id, name, counted.problem)
 
     async def record(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
         """Record a step once. Return it as it is recorded."""

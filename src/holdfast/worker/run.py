@@ -439,7 +439,7 @@ class Run:
         key = f"progress:{self.steps.number('progress')}"
         counted = report_key(key)
         if counted not in self._journal.sizes:
-            self._journal.require_room("progress")
+            self._journal.require_room(f"{OWN}{key}", self.steps.reached)
             await self.steps.record_failures()
             with _naming("run.progress"):
                 await self.steps.write("cannot report progress", lambda: self._journal.report(payload, key))

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import holdfast
-from holdfast.step_names import DETACHED, FAILED, OWN, RESULT, RETRIED, STARTED
+from holdfast.step_names import DETACHED, FAILED, OWN, RESULT, RETRIED, STARTED, TAKEN
 from holdfast.worker.error_records import recorded_error
 from holdfast.worker.journal import Journal, JournalUse, size_of
 from holdfast.worker.retries import GiveUp
@@ -73,7 +73,8 @@ class Steps:
         self._asleep: dict[str, Suspended] = {}
         self._failed: dict[str, tuple[str, asyncio.Task[Any] | None, dict[str, Any]]] = {}
         self._lost: holdfast.LeaseLost | None = None
-        self._reached: dict[str, int] = {}
+        self.reached: dict[str, int] = {}
+        """The bytes of the events that the handler has got to, by the keys of `Journal.sizes`."""
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] | None = None
         """The task of an `async def` handler and those of the branches of `run.gather`; None for a plain handler."""
         self._continued: dict[str, Continued] = {}
@@ -170,11 +171,11 @@ class Steps:
     def use(self) -> JournalUse:
         """The number and the bytes of the events that the handler has got to, the same whenever it runs again."""
         whole = self.journal.use
-        return JournalUse(len(self._reached), sum(self._reached.values()), whole.most_events, whole.most_bytes)
+        return JournalUse(len(self.reached), sum(self.reached.values()), whole.most_events, whole.most_bytes)
 
     def reach(self, key: str, size: int | None = None) -> None:
         """Count an event that the handler has got to, once."""
-        self._reached[key] = self.journal.sizes.get(key, 0) if size is None else size
+        self.reached[key] = self.journal.sizes.get(key, 0) if size is None else size
 
     # Steps.
 
@@ -208,7 +209,7 @@ class Steps:
 
     def require_room(self, name: str) -> None:
         """Raise `JournalFull` if the journal has no room for a step that is about to be called."""
-        self.journal.require_room(name)
+        self.journal.require_room(name, self.reached)
 
     async def record(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
         """Record a step. Return it as it is recorded."""
@@ -296,7 +297,8 @@ class Steps:
         """Return the value of a step of the run's own: the recorded one, or a new one. Errors name the call."""
         found = self.find(name, call=call)
         if found is None:
-            self.require_room(name)
+            if not name.startswith(TAKEN):  # there are no more of them than signals
+                self.require_room(name)
             await self.record_failures()
             found = await self.record(name, {"value": await self.uncut(make)})
         return found["value"]
