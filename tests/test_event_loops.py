@@ -71,7 +71,8 @@ def test_a_store_outlives_the_loop_that_opened_it(url: str) -> None:
 
     for number in (1, 2, 3):
         run(use(number))
-    run(store.close())
+    for _ in range(2):
+        run(store.close())
     with pytest.raises(StoreClosed):
         run(use(4))
 

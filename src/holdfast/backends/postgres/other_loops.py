@@ -40,13 +40,21 @@ async def on_loop(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[
     The work may end before the cancellation reaches it. Then only `undo` gets its result.
     """
     if undo is None:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(make), loop))
+        return await _started(_awaited(make), loop)
     work = _Undoable(make, undo)
     try:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work.run(), loop))
+        return await _started(work.run(), loop)
     except BaseException:
         with suppress(RuntimeError):  # the loop is closed, and has ended its work
             loop.call_soon_threadsafe(work.give_up)
+        raise
+
+
+def _started(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:
+    try:
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+    except RuntimeError:
+        work.close()  # the loop is closed: nothing will await it
         raise
 
 
