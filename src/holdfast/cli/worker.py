@@ -161,7 +161,7 @@ COMMANDS = (
         ),
         "Nothing: a worker prints no results. Failures, warnings and the counts at the end go to standard error.",
         "Your program names the store. On SIGTERM or Ctrl-C the worker stops claiming, lets running calls\n"
-        "finish within its grace period, and returns the rest to the queue.\n"
+        "finish within its grace period, and returns the rest to the queue. A second signal ends that period.\n"
         "--reload, for development, does so on each change.",
         opens_a_store=False,
         without=("--url", "--schema", "--pooler", "--attachments", "--lock-timeout"),

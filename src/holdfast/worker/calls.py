@@ -30,8 +30,17 @@ class Caller:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.is_cancelling = False
-        """True once a shutdown cancels the calls that run."""
+        self._serving = asyncio.current_task()
+        self._is_cancelling = False
+
+    @property
+    def is_cancelling(self) -> bool:
+        """True once a shutdown cancels the calls that run, or the end of the event loop cancels all its tasks."""
+        return self._is_cancelling or (self._serving is not None and self._serving.cancelling() > 0)
+
+    def begin_cancelling(self) -> None:
+        """Note that a shutdown cancels the calls that run."""
+        self._is_cancelling = True
 
     async def call(
         self,

@@ -72,16 +72,20 @@ class Runner:
         self._started.set()
         task.add_done_callback(self.running.discard)
 
-    async def finish(self, grace_s: float) -> None:
-        """Let running calls finish for a while, then cancel them. Their work is given back."""
+    async def finish(self, grace_s: float, hurrying: asyncio.Event) -> None:
+        """Let running calls finish for a while or until the event is set, then cancel them and give their work back."""
         self._stopping.set()
         if not self.running:
             return
         log_event(
             "worker", INFO, "%(calls)s calls have %(seconds)s s to finish", calls=len(self.running), seconds=grace_s
         )
-        await asyncio.wait(self.running, timeout=grace_s)
-        self.caller.is_cancelling = True
+        waits = [asyncio.create_task(asyncio.wait(self.running)), asyncio.create_task(hurrying.wait())]
+        with suppress(asyncio.CancelledError):  # the event loop ends: the calls are cancelled, too
+            await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        self.caller.begin_cancelling()
         for task in self.running:
             task.cancel()
         if self.running:

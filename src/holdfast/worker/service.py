@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -27,6 +28,8 @@ from holdfast.worker.tally import Tally
 from holdfast.worker.unhandled import UnhandledKinds
 from holdfast.worker.work import Work
 
+AGAIN_S = 1.0
+"""Time after a signal to stop from which another one counts as a second one. A wrapper may pass on the same one."""
 LEAST_THREADS = 32
 """Threads for plain steps of a worker that makes few calls at once: one call may gather many steps."""
 
@@ -62,7 +65,12 @@ class Service:
         self._grace_s = grace_s
         self._name = name
         self._stopping: asyncio.Event | None = None
+        self._hurrying = asyncio.Event()
+        """Set once running calls are not to finish any more."""
+        self._is_open = False
+        """True once the store is open: from then on, only `_stopping` and `_hurrying` end the worker."""
         self._stop_requested = False
+        self._signalled_s: float | None = None
         self._has_uncancellable = False
         self._changing = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,8 +91,17 @@ class Service:
                 runner.close()
 
     async def _run(self, *, until_idle: bool) -> None:
-        with ending_signals(self.stop):
+        self._signalled_s = None
+        with ending_signals(self._signalled):
             await self.serve(until_idle=until_idle)
+
+    def _signalled(self) -> None:
+        """Begin the shutdown. A second signal ends the grace period."""
+        if self._signalled_s is None:
+            self._signalled_s = time.monotonic()
+            self.stop()
+        elif time.monotonic() - self._signalled_s >= AGAIN_S:
+            self._hurrying.set()
 
     def stop(self) -> None:
         """Begin the shutdown, or make the next run end at once."""
@@ -111,20 +128,47 @@ class Service:
             raise holdfast.InvalidRequest("worker", "runs already: make another one")
         with self._changing:
             self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+            self._hurrying, self._is_open = asyncio.Event(), False
             if self._stop_requested:
                 self._stopping.set()
         try:
             if not self._stopping.is_set():
-                async with self._runner(self._stopping) as runner:
-                    await self._serve(runner, until_idle=until_idle)
+                await self._uncut(self._work(self._stopping, until_idle=until_idle), self._stopping)
         finally:
             with self._changing:
                 self._loop = self._stopping = None
                 self._stop_requested = False
 
+    async def _uncut(self, work: Coroutine[Any, Any, None], stopping: asyncio.Event) -> None:
+        """Await work to its end, which no cancel cuts off: calls would continue, and their claims would expire.
+
+        A cancel begins the shutdown, the next one ends the grace period. Before the store is open, it ends the work.
+        """
+        working = asyncio.create_task(work)
+        is_cancelled = False
+        while not working.done():
+            try:
+                await asyncio.wait([working])
+            except asyncio.CancelledError:
+                if not self._is_open:
+                    working.cancel()
+                elif is_cancelled:
+                    self._hurrying.set()
+                stopping.set()
+                is_cancelled = True
+        working.result()
+        if is_cancelled:
+            raise asyncio.CancelledError
+
+    async def _work(self, stopping: asyncio.Event, *, until_idle: bool) -> None:
+        async with self._runner(stopping) as runner:
+            if not stopping.is_set():
+                await self._serve(runner, until_idle=until_idle)
+
     @asynccontextmanager
     async def _runner(self, stopping: asyncio.Event) -> AsyncGenerator[Runner]:
         async with self._opened() as store:
+            self._is_open = True
             owner_id = holdfast.new_owner_id(self._name)
             opened = await asyncio.to_thread(self._open_for_keeper, store)
             renewer = ClaimRenewer(opened, owner_id, self._handlers.all_kinds(), self._lease_ms)
@@ -206,7 +250,7 @@ class Service:
             for task in (claiming, stopping):
                 task.cancel()
             await asyncio.gather(claiming, stopping, return_exceptions=True)
-            await runner.finish(self._grace_s)
+            await runner.finish(self._grace_s, self._hurrying)
             self._has_uncancellable = bool(runner.running)
             watching.cancel()
             threads.close()

@@ -22,8 +22,8 @@ class Worker:
 
     `concurrency` calls run at once. A claim lives `lease_s` seconds after the worker died, and its work is then taken
     over. On SIGTERM or Ctrl-C the worker stops claiming, lets running calls finish for `grace_s` seconds, and gives the
-    rest back. Every `housekeeping_s` seconds one of all workers collects garbage, and prunes if `prune` is given.
-    `observe` receives every operation, as in `holdfast.open`.
+    rest back; a second signal ends that time. Every `housekeeping_s` seconds one of all workers collects garbage, and
+    prunes if `prune` is given. `observe` receives every operation, as in `holdfast.open`.
 
     >>> worker = holdfast.Worker("agent.db")
     >>> @worker.turn
@@ -322,7 +322,10 @@ class Worker:
         self._service.stop()
 
     async def serve(self, *, until_idle: bool = False) -> None:
-        """Run inside an event loop of yours, until `stop` is called. Signals are yours; see `run`."""
+        """Run inside an event loop of yours, until `stop` is called. Signals are yours; see `run`.
+
+        A cancel begins the shutdown, as `stop` does; a second one ends the time that running calls have to finish.
+        """
         await self._service.serve(until_idle=until_idle)
 
 
