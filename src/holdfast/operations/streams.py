@@ -125,7 +125,8 @@ async def _messages(tx: Transaction, revision: RevisionRow) -> tuple[Any, ...]:
     last = FIRST_NODES
     while True:
         path = await tx.read_path(revision.leaf_key, last)
-        own = [row for row in path if row.revision == revision.revision]
+        added_by = (revision.session_key, revision.revision)  # not by a turn of the session that it was forked from
+        own = [row for row in path if (row.session_key, row.revision) == added_by]
         if len(own) < last:
             return tuple(graph.payload_of(row.payload, row.node_key) for row in reversed(own))
         last *= 16

@@ -197,6 +197,15 @@ class StreamContract(Contract):
         assert told(items) == [*[("commit", number) for number in range(40, 45)], ("commit", *range(40))]
         assert len(seen(store, 0)) == 46
 
+    def test_a_turn_of_a_fork_shows_no_messages_of_its_source(self, store: BlockingStore) -> None:
+        """The turns of both count from one: that of the source with the same number is another one."""
+        source = store.sessions.create("source")
+        for number in range(3):
+            source.append(number)
+        fork = store.sessions.fork("source", into="chat")
+        fork.append("new")
+        assert told(seen(store, 0)) == [("commit",), ("commit", "new")]
+
     def test_an_emitted_value_wakes_a_follower(self, bench: Bench, store: BlockingStore) -> None:
         turn = emitted(store, begun(store, "hi"))
         session = store.sessions.handle("chat")
