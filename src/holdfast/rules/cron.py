@@ -22,6 +22,9 @@ EVERY_HOUR = 24
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - cronsim compares with this very object
 EXAMPLE = "'0 3 * * *' is every night at 3"
 
+OF_THE_HOST = frozenset({"localtime", "posixrules"})
+"""Files beside the zones that hold a setting of the host."""
+
 WINDOWS = tuple(timedelta(hours=hours) for hours in (1, 24, 31 * 24, 366 * 24))
 """Spans before a time in which its latest tick is looked for. So the cost does not grow with the ticks missed."""
 
@@ -36,6 +39,9 @@ def check_cron(field: str, cron: str) -> str:
 
 def check_zone(field: str, tz: str) -> str:
     """Return the name of a time zone that this system knows. Raises InvalidRequest for any other."""
+    if tz in OF_THE_HOST:
+        problem = f"{tz!r} is another zone on each host, and any worker may fire a tick: use a name such as 'UTC'"
+        raise InvalidRequest(field, problem)
     try:
         _zone(tz)
     except (OSError, ValueError, LookupError):

@@ -132,6 +132,7 @@ class ScheduleContract(Contract):
             ({"tz": "Mars/Olympus"}, "tz"),
             ({"tz": "../etc/passwd"}, "tz"),
             ({"tz": "/etc/passwd"}, "tz"),
+            ({"tz": "localtime"}, "tz"),
             ({"name": "n" * 500}, "name"),
             ({"work": holdfast.WorkDraft(payloads=[1])}, "work.session_id"),
             ({"work": work(source_key="k")}, "work.source_key"),
