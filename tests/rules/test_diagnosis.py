@@ -62,7 +62,7 @@ def test_waiting_work_is_a_warning_once_its_grace_is_over(fields: dict[str, int]
 def test_a_concern_says_how_many_and_since_when() -> None:
     facts = msgspec.structs.replace(PLAIN, expired_leases=2, oldest_expired_lease_at_ms=NOW - 3 * HOUR)
     (concern,) = diagnosis.diagnose(facts, local_ms=NOW, trip_ms=0)
-    assert concern.problem == "2 leases ended without being released, the oldest 3 hours ago"
+    assert concern.problem == "2 leases on processes ended without being released, the oldest 3 hours ago"
     facts = msgspec.structs.replace(PLAIN, undelivered=1, oldest_undelivered_at_ms=NOW - 61_000)
     (concern,) = diagnosis.diagnose(facts, local_ms=NOW, trip_ms=0)
     assert concern.problem == "1 delivery reserved whose process was never started, the oldest 61 seconds ago"

@@ -94,18 +94,16 @@ async def _ready_sessions(tx: Transaction, live: Sequence[WorkerInfo]) -> list[t
 
 
 async def _expired_leases(tx: Transaction, live: Sequence[WorkerInfo]) -> tuple[tuple[str, str], ...]:
-    """Return the owners of the oldest expired leases, sessions and processes, each with its most serious cause."""
-    from holdfast.operations.explanations import explain_process, explain_session  # only a diagnosis needs them
+    """Return the processes of the oldest expired leases, each with its most serious cause.
 
-    found = await tx.expired_leases(tx.now_ms, NAMED)
-    keys = [int(resource) for kind, resource in found if kind == "session" and resource.isdecimal()]
-    ids = await tx.session_ids(keys) if keys else {}
+    An expired lease on a session holds nothing up: work that waits there is found by its age.
+    """
+    from holdfast.operations.explanations import explain_process  # only a diagnosis needs it
+
     explained: list[tuple[str, str]] = []
-    for kind, resource in found:
-        id = ids.get(int(resource), "") if kind == "session" and resource.isdecimal() else resource
-        with contextlib.suppress(NotFound):  # verify names a lease without its owner
-            why = await (explain_session if kind == "session" else explain_process)(tx, id, live)
-            explained.append((id, why.causes[0].name))
+    for id in await tx.expired_leases(tx.now_ms, NAMED):
+        with contextlib.suppress(NotFound):  # verify names a lease without its process
+            explained.append((id, (await explain_process(tx, id, live)).causes[0].name))
     return tuple(explained)
 
 

@@ -22,8 +22,8 @@ class LeaseTables(Protocol):
         """Delete the row and raise the fence floor to its fence, so that no later lease has a lower one."""
         ...
 
-    async def expired_leases(self, now_ms: int, limit: int) -> list[tuple[str, str]]:
-        """Return kind and resource of the leases that expired until then and were not released, the oldest first."""
+    async def expired_leases(self, now_ms: int, limit: int) -> list[str]:
+        """Return the processes whose lease expired until then and was not released, the oldest first."""
         ...
 
     async def fence_floor(self) -> int:

@@ -99,7 +99,7 @@ class StuckItems(Record, frozen=True, kw_only=True):
     dead_workers: tuple[str, ...] = ()
     """Workers that no longer report, and hold work or runs."""
     expired_leases: tuple[tuple[str, str], ...] = ()
-    """Sessions and processes whose lease ended without being released, each with the name of its first cause."""
+    """Processes whose lease ended without being released, each with the name of its first cause."""
     due_runs: tuple[tuple[str, str], ...] = ()
     """Of each kind and version the run that has been due longest, for a minute or more, with its most serious cause."""
     due_since_ms: int | None = None

@@ -168,8 +168,8 @@ def _waiting(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:
         yield Concern(
             "warning",
             "expired-leases",
-            f"{_count(facts.expired_leases, 'lease')} ended without being released, the oldest "
-            f"{_age(facts, facts.oldest_expired_lease_at_ms)} ago" + _explained(left),
+            f"{_count(facts.expired_leases, 'lease on a process', 'leases on processes')} ended without being "
+            f"released, the oldest {_age(facts, facts.oldest_expired_lease_at_ms)} ago" + _explained(left),
             f"their holders stopped or hang: check those workers; {WHY} shows the work that waits for each",
             tuple(dict.fromkeys(id for id, _ in left)),
         )

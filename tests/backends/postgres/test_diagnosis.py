@@ -12,9 +12,9 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
-from holdfast.leases import OnSession
+from holdfast.leases import OnProcess
 from holdfast.maintenance import PostgresFacts
-from holdfast.processes import External
+from holdfast.processes import Engine, External
 from holdfast.rules import diagnosis as rules
 from holdfast.testing.clock import ManualClock
 from holdfast.triggers import SubscriptionDraft
@@ -230,7 +230,8 @@ def test_unattended_leases_deliveries_and_work_are_counted(sound: Any) -> None:
     clock = ManualClock()
     with holdfast.open_blocking(sound.url, clock=clock, options=holdfast.PostgresOptions(max_connections=2)) as store:
         store.sessions.create("chat")
-        store.leases.claim(OnSession("chat"), owner_id="w", ttl_ms=1_000)
+        store.processes.register(holdfast.ProcessRegistration("p1", Engine("lua"), env_ref="env"))
+        store.leases.claim(OnProcess("p1"), owner_id="w", ttl_ms=1_000)
         draft = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
         store.triggers.subscribe(draft)
         store.triggers.emit("cron", "daily", idempotency_key="1")

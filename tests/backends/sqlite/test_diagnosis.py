@@ -12,9 +12,9 @@ import pytest
 import holdfast
 from holdfast.backends.sqlite.filesystem import file_system_of, found_in
 from holdfast.blocking import BlockingStore
-from holdfast.leases import OnSession
+from holdfast.leases import OnProcess, OnSession
 from holdfast.maintenance import SqliteFacts
-from holdfast.processes import External
+from holdfast.processes import Engine, External
 from holdfast.testing.clock import ManualClock
 from holdfast.triggers import SubscriptionDraft, registration_for
 
@@ -135,7 +135,8 @@ def test_unattended_leases_deliveries_and_work_are_counted(tmp_path: Path) -> No
     clock = ManualClock()
     with holdfast.open_blocking(tmp_path / "state.db", clock=clock) as store:
         store.sessions.create("chat")
-        store.leases.claim(OnSession("chat"), owner_id="w", ttl_ms=1_000)
+        store.processes.register(holdfast.ProcessRegistration("p1", Engine("lua"), env_ref="env"))
+        store.leases.claim(OnProcess("p1"), owner_id="w", ttl_ms=1_000)
         draft = SubscriptionDraft(source_type="cron", source_key="daily", target=External())
         store.triggers.subscribe(draft)
         delivery = store.triggers.emit("cron", "daily", idempotency_key="1").deliveries[0]
@@ -150,7 +151,7 @@ def test_unattended_leases_deliveries_and_work_are_counted(tmp_path: Path) -> No
         assert [concern.name for concern in diagnosis.concerns] == ["expired-leases", "undelivered", "old-work"]
         facts = diagnosis.facts
         assert (facts.expired_leases, facts.undelivered, facts.ready_batches) == (1, 1, 1)
-        store.leases.claim(OnSession("chat"), owner_id="w")
+        store.leases.claim(OnProcess("p1"), owner_id="w")
         store.processes.register(registration_for(delivery))
         store.queue.claim("chat", owner_id="w")
         assert names(store) == []

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast import rows as r
 from holdfast.backends.memory.graph import MemoryGraph
+from holdfast.backends.memory.leases import expired_process_leases
 from holdfast.backends.memory.processes import MemoryProcesses, MemoryTriggers
 from holdfast.backends.memory.schedules import MemorySchedules
 from holdfast.backends.memory.sessions import MemorySessions
@@ -101,10 +102,7 @@ class MemoryHousekeeping(MemoryVerification):
 
     async def facts(self, now_ms: int) -> StoreFacts:
         tables = self.tables
-        leases = [
-            row.expires_at_ms
-            for row in tables.leases.scan(lambda row: row.token_hash is not None and row.expires_at_ms <= now_ms)
-        ]
+        leases = [row.expires_at_ms for row in expired_process_leases(tables, now_ms)]
         deliveries = [
             row.reserved_at_ms
             for row in tables.deliveries.scan(lambda row: row.state == "reserved")

@@ -54,19 +54,26 @@ class StuckWorkContract(Contract):
         assert named(store) == {"dead-workers": ("chat",)}
 
     def test_a_diagnosis_names_and_explains_expired_leases(self, store: BlockingStore, clock: ManualClock) -> None:
-        enqueued(store)
-        store.leases.claim(OnSession("chat"), owner_id="w1", ttl_ms=2_000)
-        store.processes.start("research", id="r1")
-        store.leases.claim(OnProcess("r1"), owner_id="w1", ttl_ms=1_000)
-        store.sessions.create("idle")
-        store.leases.release(store.leases.claim(OnSession("idle"), owner_id="w1", ttl_ms=1_000))
+        for id, ttl_ms in (("r1", 1_000), ("r2", 2_000)):
+            store.processes.start("research", id=id)
+            store.leases.claim(OnProcess(id), owner_id="w1", ttl_ms=ttl_ms)
+        store.processes.start("research", id="released")
+        store.leases.release(store.leases.claim(OnProcess("released"), owner_id="w1", ttl_ms=1_000))
         clock.advance(60_000)
         assert named(store) == {}
         clock.advance(2_001)
-        assert named(store)["expired-leases"] == ("r1", "chat")
+        assert named(store)["expired-leases"] == ("r1", "r2")
         stuck = store.maintenance.diagnose(integrity=False).stuck
         assert stuck is not None
-        assert stuck.expired_leases == (("r1", "no-worker"), ("chat", "no-worker"))
+        assert stuck.expired_leases == (("r1", "no-worker"), ("r2", "no-worker"))
+
+    def test_an_expired_lease_on_a_session_holds_nothing_up(self, store: BlockingStore, clock: ManualClock) -> None:
+        for id in ("chat", "revoked"):
+            store.sessions.create(id)
+            store.leases.claim(OnSession(id), owner_id="w1", ttl_ms=HOUR_MS)
+        store.leases.revoke(OnSession("revoked"))
+        clock.advance(2 * HOUR_MS)
+        assert named(store) == {}
 
     def test_a_diagnosis_names_and_explains_the_work_that_has_waited_longest(
         self, store: BlockingStore, clock: ManualClock

@@ -25,12 +25,12 @@ FROM locked
 -- end part
 
 -- name: expired_leases
-SELECT
-    kind, resource
+SELECT resource
 FROM {schema}.leases
-WHERE token_hash IS NOT NULL
+WHERE kind = 'process'
+    AND token_hash IS NOT NULL
     AND expires_at_ms <= $1::bigint
-ORDER BY expires_at_ms, kind, resource
+ORDER BY expires_at_ms, resource
 LIMIT $2::bigint
 
 -- Locks the lease that a turn is judged by, so that no renewal changes it, and reads the clock after the lock.

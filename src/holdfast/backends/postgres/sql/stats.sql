@@ -57,8 +57,8 @@ JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
 WHERE namespace.nspname = $1::text
     AND class.relkind = 'r'
 
--- Counts and ages of expired leases, undelivered deliveries and ready work. The columns are named like the fields of
--- `records.diagnosis.StoreFacts`.
+-- Counts and ages of expired leases on processes, undelivered deliveries and ready work. The columns are named like the
+-- fields of `records.diagnosis.StoreFacts`.
 -- name: waiting
 SELECT
     leases.number AS expired_leases,
@@ -70,7 +70,8 @@ SELECT
 FROM (
     SELECT count(*) AS number, min(expires_at_ms) AS oldest_ms
     FROM {schema}.leases
-    WHERE token_hash IS NOT NULL
+    WHERE kind = 'process'
+        AND token_hash IS NOT NULL
         AND expires_at_ms <= $1::bigint
 ) AS leases
 CROSS JOIN (

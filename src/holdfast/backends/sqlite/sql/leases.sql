@@ -10,12 +10,12 @@ WHERE kind = ?1
     AND resource = ?2
 
 -- name: expired_leases
-SELECT
-    kind, resource
+SELECT resource
 FROM leases
-WHERE token_hash IS NOT NULL
+WHERE kind = 'process'
+    AND token_hash IS NOT NULL
     AND expires_at_ms <= ?1
-ORDER BY expires_at_ms, kind, resource
+ORDER BY expires_at_ms, resource
 LIMIT ?2
 
 -- name: release_lease

@@ -51,8 +51,8 @@ SELECT page_count * page_size
 FROM pragma_page_count
 CROSS JOIN pragma_page_size
 
--- Counts and ages of expired leases, undelivered deliveries and ready work. The columns are named like the fields of
--- `records.diagnosis.StoreFacts`.
+-- Counts and ages of expired leases on processes, undelivered deliveries and ready work. The columns are named like the
+-- fields of `records.diagnosis.StoreFacts`.
 -- name: waiting
 SELECT
     leases.number AS expired_leases,
@@ -64,7 +64,8 @@ SELECT
 FROM (
     SELECT count(*) AS number, min(expires_at_ms) AS oldest_ms
     FROM leases
-    WHERE token_hash IS NOT NULL
+    WHERE kind = 'process'
+        AND token_hash IS NOT NULL
         AND expires_at_ms <= :now_ms
 ) AS leases
 CROSS JOIN (

@@ -36,8 +36,8 @@ class Leases(Base):
         if fences:
             self._run("raise_fence_floor", (max(fences),))
 
-    async def expired_leases(self, now_ms: int, limit: int) -> list[tuple[str, str]]:
-        return [(kind, resource) for kind, resource in self._values("expired_leases", (now_ms, limit))]
+    async def expired_leases(self, now_ms: int, limit: int) -> list[str]:
+        return [process_id for (process_id,) in self._values("expired_leases", (now_ms, limit))]
 
     async def fence_floor(self) -> int:
         found = self._numbers("fence_floor", ())
