@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.ports.limit_tables import ReadySession
 from holdfast.records.diagnosis import Concern, PostgresFacts, SqliteFacts, StoreFacts, StuckItems
 from holdfast.rules import diagnosis
 
@@ -74,6 +75,14 @@ def test_an_expired_lease_is_named_with_its_cause() -> None:
     (concern,) = diagnosis.diagnose(facts, stuck, local_ms=NOW, trip_ms=0)
     assert concern.ids == ("chat", "r1")
     assert concern.problem.endswith("the oldest 3 hours ago: 'chat' (no-worker), 'r1' (unclaimed)")
+
+
+def test_the_oldest_sessions_of_every_kind_come_before_others() -> None:
+    kinds = (("turn", True), ("turn", True), ("turn", False), ("turn", True), ("mail", False))
+    oldest = [ReadySession(str(at), at, kind, is_paused) for at, (kind, is_paused) in enumerate(kinds)]
+    assert [one.session_id for one in diagnosis.of_every_kind(oldest, 4)] == ["0", "1", "2", "4"]
+    assert [one.session_id for one in diagnosis.of_every_kind(oldest, 2)] == ["0", "2"]
+    assert diagnosis.of_every_kind([], 4) == []
 
 
 def test_stuck_items_are_named_at_once() -> None:

@@ -16,6 +16,8 @@ from holdfast.rules import diagnosis as rules
 
 NAMED = 5
 """Items of each kind that a diagnosis names."""
+LOOKED_AT = 1_000
+"""Sessions with ready work among which it chooses those that it names."""
 
 
 async def facts(tx: Transaction) -> StoreFacts:
@@ -81,15 +83,15 @@ async def _over_time_limit(tx: Transaction, live: Iterable[WorkerInfo]) -> tuple
 
 
 async def _ready_sessions(tx: Transaction, live: Sequence[WorkerInfo]) -> list[tuple[Explanation, int]]:
-    """Explain the sessions whose work has waited longest, each with the time since which it waits."""
+    """Explain the sessions whose work has waited longest, of every kind, each with the time since which it waits."""
     from holdfast.operations.explanations import explain_session  # only a diagnosis needs it
 
     until_ms = tx.now_ms - rules.STUCK_GRACE_MS
     explained: list[tuple[Explanation, int]] = []
-    for id, since_ms in await tx.oldest_ready(tx.now_ms, NAMED):
-        if since_ms < until_ms:
-            with contextlib.suppress(NotFound, SessionDeleted):  # verify names work without its session
-                explained.append((await explain_session(tx, id, live), since_ms))
+    old = [one for one in await tx.oldest_ready(tx.now_ms, LOOKED_AT) if one.since_ms < until_ms]
+    for one in rules.of_every_kind(old, NAMED):
+        with contextlib.suppress(NotFound, SessionDeleted):  # verify names work without its session
+            explained.append((await explain_session(tx, one.session_id, live), one.since_ms))
     return explained
 
 

@@ -23,6 +23,15 @@ class Obstacles(msgspec.Struct, frozen=True):
     any_limits: bool
 
 
+class ReadySession(msgspec.Struct, frozen=True):
+    """A session with work that no claim holds: since when, the kind of the first such batch, and its pause."""
+
+    session_id: str
+    since_ms: int
+    kind: str
+    is_paused: bool
+
+
 class LimitTables(Protocol):
     """Limits of kinds, as declared and as used."""
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from holdfast import rows as r
 from holdfast.label_rows import LabelRow, SessionFilter
-from holdfast.ports.limit_tables import Obstacles, SlotTables
+from holdfast.ports.limit_tables import Obstacles, ReadySession, SlotTables
 from holdfast.ports.verification import VerificationTables
 from holdfast.records.diagnosis import StoreFacts
 
@@ -226,8 +226,8 @@ class QueueTables(Protocol):
         """Return sessions with a ready batch (see `ready_batches`), (key, id) by key, greater than `after`."""
         ...
 
-    async def oldest_ready(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
-        """Return sessions with a ready batch and the time since which the oldest is ready, by that time and key."""
+    async def oldest_ready(self, now_ms: int, limit: int) -> list[ReadySession]:
+        """Return sessions with a ready batch, by the time since which the oldest is ready, and by key."""
         ...
 
     async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:

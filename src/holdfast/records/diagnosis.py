@@ -81,7 +81,7 @@ class StuckItems(Record, frozen=True, kw_only=True):
     """The ids of the first few items of each kind that wait too long. Each can be asked about with `holdfast why`."""
 
     ready_sessions: tuple[tuple[str, str], ...] = ()
-    """Sessions whose work could have been claimed for a minute, longest first, each with its most serious cause."""
+    """Sessions with work that is ready for a minute, of every kind, longest first, each with its most serious cause."""
     stuck_since_ms: int | None = None
     """The time since which the first of them that is stuck has such work."""
     undelivered: tuple[str, ...] = ()

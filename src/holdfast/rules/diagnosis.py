@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from holdfast.ports.limit_tables import ReadySession
 from holdfast.records.diagnosis import Concern, PostgresFacts, SqliteFacts, StoreFacts, StuckItems
 
 MINUTE_MS: Final = 60_000
@@ -89,6 +90,16 @@ def damaged(problem: str) -> Concern:
 
 
 # Overdue items.
+
+
+def of_every_kind(oldest: Sequence[ReadySession], most: int) -> list[ReadySession]:
+    """Return the oldest sessions of every kind, in paused sessions and in others, then further ones; all by age.
+
+    Without this, work that was paused long ago would hide all other work.
+    """
+    places = {(one.kind, one.is_paused): at for at, one in reversed(list(enumerate(oldest)))}
+    chosen = sorted(range(len(oldest)), key=lambda at: (at not in places.values(), at))[:most]
+    return [oldest[at] for at in sorted(chosen)]
 
 
 def _stuck(facts: StoreFacts, stuck: StuckItems) -> Iterator[Concern]:

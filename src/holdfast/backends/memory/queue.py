@@ -9,7 +9,7 @@ import msgspec
 from holdfast import rows as r
 from holdfast.backends.memory.leases import MemoryLeases
 from holdfast.backends.memory.limits import MemoryLimits
-from holdfast.ports.limit_tables import Obstacles
+from holdfast.ports.limit_tables import Obstacles, ReadySession
 
 
 class MemoryQueue(MemoryLeases, MemoryLimits):
@@ -50,16 +50,21 @@ class MemoryQueue(MemoryLeases, MemoryLimits):
         ]
         return found[:limit]
 
-    async def oldest_ready(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
-        since: dict[int, int] = {}
+    async def oldest_ready(self, now_ms: int, limit: int) -> list[ReadySession]:
+        since: dict[int, tuple[int, int, str]] = {}
         for row in self.tables.batches.scan(
             lambda row: row.settled_state is None and row.ready_at_ms(now_ms) <= now_ms
         ):
             since_ms = max(row.available_at_ms, row.enqueued_at_ms, row.retry_at_ms)
-            since[row.session_key] = min(since_ms, since.get(row.session_key, since_ms))
-        oldest = sorted(since, key=lambda key: (since[key], key))[:limit]
-        sessions = ((key, self.tables.sessions.get(key)) for key in oldest)
-        return [(session.session_id, since[key]) for key, session in sessions if session is not None]
+            first = (since_ms, row.enqueue_seq, row.kind)
+            since[row.session_key] = min(first, since.get(row.session_key, first))
+        found: list[ReadySession] = []
+        for key in sorted(since, key=lambda key: (since[key][0], key))[:limit]:
+            session, queue = self.tables.sessions.get(key), self.tables.ready.get(key)
+            if session is not None:
+                is_paused = queue is not None and queue.paused > 0
+                found.append(ReadySession(session.session_id, since[key][0], since[key][2], is_paused))
+        return found
 
     async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
         others = [row for row in self._unsettled(session_key) if row.is_claimed(now_ms) and row.claim_id != claim_id]

@@ -94,6 +94,18 @@ class StuckWorkContract(Contract):
         assert stuck is not None
         assert stuck.ready_sessions == (("chat 5", "session-paused"), ("chat 4", "no-worker"))
 
+    def test_paused_work_does_not_hide_the_other_work(self, store: BlockingStore, clock: ManualClock) -> None:
+        for number in range(6):
+            store.sessions.create(f"paused {number}").enqueue("hi")
+            store.sessions.handle(f"paused {number}").pause()
+            store.sessions.create(f"mail {number}").enqueue("hi", kind="mail")
+            clock.advance(1)
+        store.queue.pause("mail")
+        store.sessions.create("chat").enqueue("hi")
+        store.sessions.handle("chat").enqueue("hi", kind="mail")
+        clock.advance(60_001)
+        assert named(store) == {"old-work": ("paused 0", "mail 0", "paused 1", "mail 1", "chat")}
+
     def test_work_that_a_live_worker_handles_is_reported_after_five_minutes(
         self, store: BlockingStore, clock: ManualClock
     ) -> None:

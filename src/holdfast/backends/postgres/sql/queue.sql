@@ -79,9 +79,13 @@ LIMIT $3::bigint
 
 -- name: oldest_ready
 SELECT
-    session.session_id, waiting.since_ms
+    session.session_id, waiting.since_ms, waiting.kind, queue.paused > 0
 FROM (
-    SELECT family, session_key, min(greatest(available_at_ms, enqueued_at_ms, retry_at_ms)) AS since_ms
+    SELECT
+        family,
+        session_key,
+        min(greatest(available_at_ms, enqueued_at_ms, retry_at_ms)) AS since_ms,
+        (array_agg(kind ORDER BY greatest(available_at_ms, enqueued_at_ms, retry_at_ms), enqueue_seq))[1] AS kind
     FROM {schema}.batches
     WHERE settled_state IS NULL
         AND available_at_ms <= $1::bigint
@@ -94,6 +98,9 @@ FROM (
 JOIN {schema}.sessions AS session
     ON session.family = waiting.family
         AND session.session_key = waiting.session_key
+LEFT JOIN {schema}.ready AS queue
+    ON queue.family = waiting.family
+        AND queue.session_key = waiting.session_key
 ORDER BY waiting.since_ms, waiting.session_key
 
 -- name: obstacles

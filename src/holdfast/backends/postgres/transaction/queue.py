@@ -11,7 +11,7 @@ from holdfast.backends.postgres.connection import Distribution
 from holdfast.backends.postgres.transaction.base import columns_of
 from holdfast.backends.postgres.transaction.leases import SESSION_LEASE, Leases
 from holdfast.backends.postgres.transaction.limits import Limits
-from holdfast.ports.limit_tables import Obstacles
+from holdfast.ports.limit_tables import Obstacles, ReadySession
 from holdfast.table_catalog import all_fetched
 
 DRAFT_COLUMNS = 13
@@ -58,8 +58,9 @@ class Queue(Leases, Limits):
             (key, session_id) for key, session_id in await self._values("sessions_with_ready", now_ms, after, limit)
         ]
 
-    async def oldest_ready(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
-        return [(session_id, since_ms) for session_id, since_ms in await self._values("oldest_ready", now_ms, limit)]
+    async def oldest_ready(self, now_ms: int, limit: int) -> list[ReadySession]:
+        found = await self._values("oldest_ready", now_ms, limit)
+        return [ReadySession(id, since_ms, kind, bool(paused)) for id, since_ms, kind, paused in found]
 
     async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
         family = await self._family(session_key)

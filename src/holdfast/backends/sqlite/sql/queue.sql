@@ -67,10 +67,11 @@ ORDER BY batches.session_key
 LIMIT :limit
 
 -- name: oldest_ready
+-- The kind is that of the batch with the least time.
 SELECT
-    sessions.session_id, waiting.since_ms
+    sessions.session_id, waiting.since_ms, waiting.kind, ready.paused > 0
 FROM (
-    SELECT session_key, min(max(available_at_ms, enqueued_at_ms, retry_at_ms)) AS since_ms
+    SELECT session_key, min(max(available_at_ms, enqueued_at_ms, retry_at_ms)) AS since_ms, kind
     FROM batches INDEXED BY batches_unsettled
     WHERE settled_state IS NULL
         AND available_at_ms <= :now_ms
@@ -81,6 +82,7 @@ FROM (
     LIMIT :limit
 ) AS waiting
 JOIN sessions ON sessions.session_key = waiting.session_key
+LEFT JOIN ready ON ready.session_key = waiting.session_key
 ORDER BY waiting.since_ms, waiting.session_key
 
 -- name: obstacles

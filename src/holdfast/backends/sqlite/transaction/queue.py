@@ -9,7 +9,7 @@ import msgspec
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import json_list
 from holdfast.backends.sqlite.transaction.leases import Leases
-from holdfast.ports.limit_tables import Obstacles
+from holdfast.ports.limit_tables import Obstacles, ReadySession
 
 
 class Queue(Leases):
@@ -39,9 +39,9 @@ class Queue(Leases):
         bindings = {"now_ms": now_ms, "after": after, "limit": limit}
         return [(key, session_id) for key, session_id in self._values("sessions_with_ready", bindings)]
 
-    async def oldest_ready(self, now_ms: int, limit: int) -> list[tuple[str, int]]:
+    async def oldest_ready(self, now_ms: int, limit: int) -> list[ReadySession]:
         found = self._values("oldest_ready", {"now_ms": now_ms, "limit": limit})
-        return [(session_id, since_ms) for session_id, since_ms in found]
+        return [ReadySession(id, since_ms, kind, bool(paused)) for id, since_ms, kind, paused in found]
 
     async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
         [found] = self._values("obstacles", (session_key, claim_id, now_ms))
