@@ -134,14 +134,21 @@ async def _held(store: holdfast.Store, after: str | None) -> tuple[Iterable[str]
 
 async def _dead(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
     """Return the sessions whose first dead letter is on this page: others were on an earlier one."""
+
+    async def first(id: str) -> str | None:
+        return next((one.batch_id for one in await store.queue.dead_letters(session_id=id, limit=1)), None)
+
     page = await store.queue.dead_letters(after=after, limit=STUCK_PAGE)
-    first = {one.session_id: one.batch_id for one in reversed(page.items)}
-    if after is not None:
-        for id in list(first):
-            earliest = await store.queue.dead_letters(session_id=id, limit=1)
-            if not earliest or earliest[0].batch_id != first[id]:
-                del first[id]
-    return [id for id in dict.fromkeys(one.session_id for one in page) if id in first], page.next
+    return await _begun([(one.session_id, one.batch_id) for one in page], after, first), page.next
+
+
+async def _begun(
+    found: list[tuple[str, str]], after: str | None, first: Callable[[str], Awaitable[str | None]]
+) -> list[str]:
+    """Return the sessions whose first item is among these: on a later page, others were listed before."""
+    items = dict(reversed(found))
+    ids = dict.fromkeys(id for id, _ in found)
+    return [id for id in ids if after is None or await first(id) == items[id]]
 
 
 async def _paused(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
@@ -154,12 +161,44 @@ async def _ready(store: holdfast.Store, after: str | None) -> tuple[Iterable[str
     return page, page.next
 
 
-LISTINGS: tuple[Listing, ...] = (_held, _dead, _paused, _ready)
+async def _undelivered(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
+    async def first(id: str) -> str | None:
+        return next((one.process_id for one in await store.triggers.undelivered(session_id=id, limit=1)), None)
+
+    page = await store.triggers.undelivered(after=after, limit=STUCK_PAGE)
+    return await _begun(_subscribers(page), after, first), page.next
+
+
+async def _not_started(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
+    async def first(id: str) -> str | None:
+        return next((one.process_id for one in await store.triggers.failed(session_id=id, limit=1)), None)
+
+    page = await store.triggers.failed(after=after, limit=STUCK_PAGE)
+    return await _begun(_subscribers(page), after, first), page.next
+
+
+def _subscribers(deliveries: Iterable[holdfast.triggers.TriggerDelivery]) -> list[tuple[str, str]]:
+    """Return the sessions to whose subscriptions these go, each with the process that was not started."""
+    found = [(one.subscription.draft.registrant, one.process_id) for one in deliveries]
+    return [(by.scope.session_id, id) for by, id in found if isinstance(by, holdfast.processes.BySession)]
+
+
+async def _with_processes(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
+    async def first(id: str) -> str | None:
+        return next((one.id for one in await store.processes.list(started_by=id, limit=1)), None)
+
+    page = await store.processes.list(after=after, limit=STUCK_PAGE)
+    started = [(one.provenance.originator, one.id) for one in page]
+    of_sessions = [(by.scope.session_id, id) for by, id in started if isinstance(by, holdfast.processes.BySession)]
+    return await _begun(of_sessions, after, first), page.next
+
+
+LISTINGS: tuple[Listing, ...] = (_held, _dead, _paused, _ready, _undelivered, _not_started, _with_processes)
 """The sessions that may be stuck: each listing is paged, and follows the one before it."""
 
 
 async def stuck_sessions(store: holdfast.Store, after: str | None) -> Stuck:
-    """Explain the sessions of dead workers, with dead letters, a pause or ready work, until a budget is spent."""
+    """Explain the sessions that may be stuck, listing by listing, until a budget is spent."""
     number, _, cursor = (after or "").partition(".")
     at = int(number) if number in {str(one) for one in range(len(LISTINGS))} else 0
     place = cursor or None
@@ -185,11 +224,24 @@ async def stuck_sessions(store: holdfast.Store, after: str | None) -> Stuck:
     return Stuck(found, causes, len(seen), None if at == len(LISTINGS) else f"{at}.{place or ''}")
 
 
+HELD = frozenset({"claim-of-a-dead-worker", "session-lease-held"})
+READY = frozenset({"unclaimed", "no-worker", "kind-paused", "limit-reached"})
+"""Causes by which the listing of the work that is held, and of ready work, has a session."""
+
+
 def _is_listed_before(why: holdfast.maintenance.Explanation, at: int) -> bool:
     """Return True if an earlier listing has this session, too."""
-    of_dead = any(one.holder is not None and one.holder.is_alive is False for one in why.causes)
+    of_dead = any(one.name in HELD and one.holder is not None and one.holder.is_alive is False for one in why.causes)
     names = {one.name for one in why.causes}
-    return any((of_dead, "dead-letter" in names, "session-paused" in names)[:at])
+    listed = (
+        of_dead,
+        "dead-letter" in names,
+        "session-paused" in names,
+        not names.isdisjoint(READY),
+        "undelivered" in names,
+        "delivery-failed" in names,
+    )
+    return any(listed[:at])
 
 
 async def _explained(store: holdfast.Store, id: str) -> holdfast.maintenance.Explanation | None:
