@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -21,6 +22,7 @@ import pytest
 import holdfast
 from holdfast.activity import Activity
 from holdfast.cli import screen
+from holdfast.cli.screen import Screen
 from holdfast.cli.text_width import columns_of
 from holdfast.cli.top_view import Looks, _title, frame
 from holdfast.maintenance import Concern
@@ -70,14 +72,27 @@ def test_a_picture_fits_the_terminal_and_is_whole_without_one(file: Path, width:
 
 
 def test_the_ids_of_a_concern_are_shown_if_its_text_names_none(file: Path) -> None:
-    old = Concern("warning", "old-work", "2 batches of unclaimed work", "see why", ("chat-1", "chat 2"))
+    old = Concern("warning", "old-work", "2 batches of unclaimed work", "see why", ("chat-1", "chat 2", "x" * 80))
     letters = Concern("warning", "dead-letters", "work failed in 'chat-3'", "retry it", ("chat-3",))
     with holdfast.open_blocking(file) as store:
         picture = msgspec.structs.replace(Looks(store).look(), concerns=(old, letters))
     for size in ((), (80, 100)):
         lines = [text_of(line) for line in frame(picture, 2_000, *size)]
-        assert "  ids: chat-1 'chat 2'" in lines
+        assert lines[-6:-3] == ["  2 batches of unclaimed work: see why", "  chat-1", "  'chat 2'"]
+        assert lines[-3] == ("x" * 80 if size else "  " + "x" * 80)
         assert lines[-1] == "  work failed in 'chat-3': retry it"
+
+
+def test_a_line_as_wide_as_the_terminal_keeps_its_last_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cursor stays on the last character of a full line: what erases the rest erases that one, too."""
+    monkeypatch.setenv("COLUMNS", "4")
+    monkeypatch.setenv("LINES", "2")
+    out = io.StringIO()
+    for lines in (["abcd"], ["abcd", "efgh"]):
+        Screen(io.StringIO(), out).draw(lines)
+    erased, rest = screen.REST_OF_LINE, screen.REST_OF_SCREEN
+    frames = [f"{erased}abcd\n{rest}", f"{erased}abcd\n{erased}efgh"]
+    assert out.getvalue() == "".join(f"{screen.BEGIN}{screen.HOME}{one}{screen.END}" for one in frames)
 
 
 def test_the_id_of_a_worker_is_whole_where_it_fits() -> None:

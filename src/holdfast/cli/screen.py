@@ -63,9 +63,15 @@ class Screen:
         return found.columns, found.lines
 
     def draw(self, lines: Iterable[str]) -> None:
-        """Draw lines, which are no more and no longer than the terminal shows."""
-        body = f"{REST_OF_LINE}\n".join(lines)
-        self._write(f"{BEGIN}{HOME}{body}{REST_OF_LINE}{REST_OF_SCREEN}{END}")
+        """Draw lines, which are no more and no longer than the terminal shows.
+
+        Each is erased before it is written: behind a line that is full, a terminal would erase its last character.
+        """
+        drawn = [f"{REST_OF_LINE}{line}" for line in lines]
+        if len(drawn) < self.size[1]:
+            drawn.append(REST_OF_SCREEN)
+        body = "\n".join(drawn)
+        self._write(f"{BEGIN}{HOME}{body}{END}")
 
     def key(self, timeout_s: float) -> str | None:
         """Return the keys that were pressed, None if none were within that time. An arrow is several characters."""

@@ -238,15 +238,18 @@ def _attention(picture: Picture, width: int | None) -> list[list[Part]]:
         text = cell(f"{one.problem}: {one.advice}")
         lines.append([(_cut(one.name, width), style)])
         lines.extend([f"  {line}"] for line in _wrapped(text, width, indent=2))
-        unnamed = [quoted(id) for id in one.ids if repr(id) not in one.problem]
-        if unnamed:
-            text = f"ids: {' '.join(unnamed)}"
-            lines.extend([f"  {line}"] for line in _wrapped(text, width, indent=2))
+        for id in [quoted(one_id) for one_id in one.ids if repr(one_id) not in one.problem]:
+            # An id is pasted: one that is too long for an indented line has the lines to itself.
+            lines.extend([line] for line in ([f"  {id}"] if _fits(f"  {id}", width) else _wrapped(id, width)))
     return lines if picture.concerns else [*lines, [(_cut("nothing", width), "dim")]]
 
 
 def _cut(text: str, width: int | None) -> str:
     return text if width is None else clipped(text, width)
+
+
+def _fits(text: str, width: int | None) -> bool:
+    return width is None or columns_of(text) <= width
 
 
 def _wrapped(text: str, width: int | None, *, indent: int = 0) -> list[str]:
