@@ -301,6 +301,13 @@ def test_a_long_message_is_cut_and_shown_whole_on_its_own_page(url: str, client:
     assert "x" * 200_000 in client.get("/node", params={"id": "long", "node": "t/0"}).text
 
 
+def test_a_message_of_many_lines_is_cut() -> None:
+    line = "a\n"
+    for number, is_cut in ((99, False), (100, True)):
+        entry = conversation.entry_of(holdfast.Node("n", payload={"role": "user", "content": line * number + "end"}))
+        assert (entry.text, entry.is_cut) == ((line * number).rstrip() + ("" if is_cut else "\nend"), is_cut)
+
+
 def test_a_payload_is_saved_and_never_served_as_a_page(url: str, client: Any) -> None:
     page = "<script>alert(1)</script>"
     with holdfast.open_blocking(url) as store, store.sessions.create("saved").turn("t") as turn:

@@ -17,6 +17,7 @@ from holdfast.inspector.threads import Message, as_message
 
 MOST_TEXT = 4_000
 """Characters of a message that a page shows. The rest is on a page of its own."""
+MOST_TEXT_LINES = 100
 ROLES = ("user", "assistant", "system", "tool", "call", "result", "reasoning")
 OF_TOOLS = frozenset({"tool", "call", "result"})
 """Roles of what an assistant does with tools. A page folds what follows each other into one line."""
@@ -113,12 +114,13 @@ def _entries(node: holdfast.Node) -> list[Entry]:
 def entry_of(node: holdfast.Node) -> Entry:
     """Return a node as it is shown."""
     role, text = _message(node)
+    shown = "\n".join(text[:MOST_TEXT].split("\n", MOST_TEXT_LINES)[:MOST_TEXT_LINES])
     payload = pretty(node.payload)
     return Entry(
         node.id,
         role,
-        text[:MOST_TEXT],
-        len(text) > MOST_TEXT,
+        shown,
+        len(shown) < len(text),
         payload[:MOST_TEXT],
         len(payload) > MOST_TEXT,
         node.created_at_ms,
