@@ -23,7 +23,9 @@ def check(store: holdfast.BlockingStore, lose: Callable[[str, str], None]) -> No
     session = store.sessions.create("chat")
     for number in range(COUNT + 1):
         store.events.append("p", "ping", number)
-        session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(f"n{number}")])))
+        # A load in the past reads the later turns for what they used.
+        used = [holdfast.Usage("turn", "model", 1, 1)]
+        session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(f"n{number}")]), usage=used))
     store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=COUNT))
     events: list[Callable[[], object]] = [
         lambda: list(holdfast.every(store.events.after, "p")),

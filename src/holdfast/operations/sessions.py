@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -152,17 +152,21 @@ async def load(
     row = await find(tx, address)
     if row is None or not rules.has_content(row):
         return row, None
-    revision = await _revision_named(tx, row, at) if isinstance(at, str) else at
-    return row, await _view(tx, row, scope, revision, most_bytes)
+    revision = await _named(tx, row, at)
+    return row, await _view(tx, row, scope, revision, most_bytes, is_newest=at is None)
 
 
-async def _revision_named(tx: Transaction, row: SessionRow, at: str) -> int:
-    """Return the revision of a turn, by the turn's id or the id of a node that it added."""
+async def _named(tx: Transaction, row: SessionRow, at: int | str | None) -> RevisionRow | None:
+    """Return a revision by its number, the id of its turn or that of a node that it added; the head's by default."""
+    if at is None:
+        return await newest_revision(tx, row)
+    if isinstance(at, int):
+        return await _revision(tx, row, at)
     turn = await tx.find_turn(row, at)
     if turn is not None:
-        return turn.revision
+        return turn
     named = await tx.find_nodes(graph.segments_of(row), [at])
-    return rules.revision_of_node(at, row, named)
+    return await _revision(tx, row, rules.revision_of_node(at, row, named))
 
 
 async def load_turn(
@@ -174,23 +178,37 @@ async def load_turn(
         return row, (None, None)
     turn = await tx.find_turn(row, turn_id)
     at = None if turn is None or turn.revision == row.revision else turn.revision
-    return row, (await _view(tx, row, ActivePath(last=last), at, most_bytes), turn)
+    # Read again: a prefetched view has the contents of the newest revision only, and refuses any other.
+    revision = await _named(tx, row, at)
+    return row, (await _view(tx, row, ActivePath(last=last), revision, most_bytes, is_newest=at is None), turn)
 
 
-async def _view(tx: Transaction, row: SessionRow, scope: ReadScope, at: int | None, most_bytes: int) -> SessionView:
-    revision = await (newest_revision(tx, row) if at is None else _revision(tx, row, at))
+async def _view(
+    tx: Transaction,
+    row: SessionRow,
+    scope: ReadScope,
+    revision: RevisionRow | None,
+    most_bytes: int,
+    *,
+    is_newest: bool,
+) -> SessionView:
     body = commits.TurnBody() if revision is None else commits.body_of(revision)
-    if revision is None or at is None:
+    if revision is None or is_newest:
         segments = graph.segments_of(row)
     else:
         segments = graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
-    needed_by = f"revision {row.session_key}/{row.revision if at is None else at}"
+    needed_by = f"revision {row.session_key}/{row.revision if revision is None else revision.revision}"
     refs = commits.body_refs(body)
     blobs = await tx.load_blobs(row.family, refs) if refs else ()
     deltas.require_room(blobs, most_bytes, needed_by=needed_by)
     bodies = deltas.opened(blobs)
     config = None if body.config_ref is None else checkpoints.content_of(body.config_ref, bodies, needed_by=needed_by)
     manifest = body.manifest
+    counters = await tx.read_ledger(row.session_key)
+    later: Sequence[Usage | ledgers.Spent] = ()
+    if counters and revision is not None and revision.revision < row.revision:
+        # Without counters, no turn has used anything.
+        later = await _usage_after(tx, row.session_key, revision.revision)
     return SessionView(
         session_id=row.session_id,
         revision=0 if revision is None else revision.revision,
@@ -202,12 +220,7 @@ async def _view(tx: Transaction, row: SessionRow, scope: ReadScope, at: int | No
         checkpoint_ref=None if revision is None else revision.checkpoint_ref,
         manifest=CheckpointManifest() if manifest is None else manifest,
         checkpoint=None if manifest is None else checkpoints.checkpoint_of(manifest, bodies, needed_by=needed_by),
-        ledger=ledgers.ledger_of(
-            await tx.read_ledger(row.session_key),
-            await _usage_after(tx, row.session_key, at) if at is not None else (),
-            spent=body.spent,
-            session_key=row.session_key,
-        ),
+        ledger=ledgers.ledger_of(counters, later, spent=body.spent, session_key=row.session_key),
     )
 
 
@@ -247,7 +260,7 @@ async def _read_graph(
     if leaf_key is None:
         return Graph((), leaf_id)
     path = await tx.read_path(leaf_key, scope.last)
-    if not path:
+    if not path and scope.last != 0:
         await _require_node(tx, segments, leaf_key, leaf_id or "")
     return graph.graph_of(reversed(path), leaf_id)
 

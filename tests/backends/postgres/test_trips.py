@@ -30,6 +30,8 @@ TYPES = (
     EventType("news", wake=WakeRule(Payload())),
 )
 COMMIT, ENQUEUE, CLAIM, APPEND = ["commit_turn"], ["enqueue_batch"], ["claim_batches"], ["append_event"]
+READING = {"begin_read", "now_ms", "end_transaction"}
+"""Statements around those of a reading."""
 ON_CHAT, ON_JOB = OnSession("chat"), OnProcess("job")
 
 
@@ -472,12 +474,24 @@ def test_a_completion_after_the_end_is_refused_in_one_trip_and_so_is_a_lost_leas
 # Views.
 
 
-@pytest.mark.parametrize("last", [None, 1])
+@pytest.mark.parametrize("last", [None, 1, 0])
 def test_a_view_of_any_store_s_turn_is_one_trip(measured: Measured, last: int | None) -> None:
     measured.warm(commit("warm"), load("warm", last))
     measured.elsewhere(commit(graph=nodes("n1", "n2"), config=1, usage=[holdfast.Usage("turn", "m", 1)]))
     assert measured.trips(load(last=last)) == ["gather_view"]
     assert measured.trips(load("nobody", last)) == ["gather_view"]
+
+
+def test_a_view_of_an_old_turn_reads_no_later_ones_unless_tokens_were_counted(measured: Measured) -> None:
+    def old(store: Store) -> Awaitable[Any]:
+        return store.sessions.handle("chat").load(ActivePath(last=0), at="old")
+
+    state = holdfast.Checkpoint(turn_state="x" * 200)
+    measured.warm(commit(turn_id="old", graph=nodes("n1"), checkpoint=state), commit(graph=nodes("n2")), old)
+    needed = ["find_session", "find_turn", "load_blobs", "read_ledger"]
+    assert [name for name in measured.trips(old) if name not in READING] == needed
+    measured.warm(commit(usage=[holdfast.Usage("turn", "m", 1)]), old)
+    assert [name for name in measured.trips(old) if name not in READING] == [*needed, "list_revisions"]
 
 
 def test_a_long_path_is_read_row_by_row(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
