@@ -142,8 +142,15 @@ def unrelated(count: int, size: int) -> tuple[Run, bytes, list[int]]:
     return run, data, tried
 
 
-def test_contents_that_have_nothing_in_common_are_tried_each_eighth_time() -> None:
-    assert unrelated(26, 8_192)[2] == [1, 2, 9, 17, 25]
+def test_contents_that_have_nothing_in_common_are_tried_twice() -> None:
+    assert unrelated(26, 8_192)[2] == [1, 2]
+
+
+@pytest.mark.parametrize(("contents", "is_tried"), [(9, True), (10, False), (16, False), (17, True)])
+def test_a_content_with_many_small_changes_is_tried_each_eighth_time(contents: int, is_tried: bool) -> None:
+    run, data, _ = unrelated(contents, SIZE_OF_A_STATE)
+    scattered = b"".join(data[at : at + 300] + b"changed" for at in range(0, SIZE_OF_A_STATE, 307))
+    assert deltas.is_worth_trying(run, scattered) == is_tried
 
 
 SIZE_OF_A_STATE = 8_192

@@ -23,8 +23,10 @@ DELTA_UP_TO_BYTES = 1 << codec.LARGEST_WINDOW_LOG
 
 MISSES_BEFORE_BACKOFF, TRIED_EACH = 2, 8
 """After so many contents in a row that were stored whole, only those that plainly continue the last one are tried, and
-each eighth.
+each eighth if it has a sample in common with it.
 """
+
+SAMPLES, SAMPLE_BYTES = 4, 16
 
 _RUN = struct.Struct("<IQ")
 """The header of a delta's frame: the number of earlier deltas in its run, and their total bytes."""
@@ -47,7 +49,9 @@ def stored(ref: str, data: bytes, run: Run | None) -> BlobRow:
 
 def is_worth_trying(run: Run, data: bytes) -> bool:
     """Return True unless the last contents had too little in common. Making a delta costs more than packing whole."""
-    return run.misses < MISSES_BEFORE_BACKOFF or run.misses % TRIED_EACH == 0 or _continues(run.data, data)
+    if run.misses < MISSES_BEFORE_BACKOFF or _continues(run.data, data):
+        return True
+    return run.misses % TRIED_EACH == 0 and _has_sample_of(run.data, data)
 
 
 def _continues(before: bytes, data: bytes) -> bool:
@@ -56,6 +60,12 @@ def _continues(before: bytes, data: bytes) -> bool:
     if before.startswith(data[:quarter]):
         return before.startswith(data[:half]) or before.endswith(data[-quarter:])
     return before.endswith(data[-half:])
+
+
+def _has_sample_of(before: bytes, data: bytes) -> bool:
+    """Return True if one of a few samples of a content is in the one before. A delta that pays has half of it there."""
+    step = len(data) // SAMPLES
+    return any(data[at : at + SAMPLE_BYTES] in before for at in range(step // 2, len(data), step))
 
 
 def is_worth_it(run: Run, delta_bytes: int) -> bool:
