@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 def driven(backend: Backend, make: Callable[[], Awaitable[T]]) -> T:
     """Run the coroutine that `make` returns to its end for the calling thread."""
+    if isinstance(backend, NeverSuspends):
+        return run_call(backend, run_made, make)
     drive: Callable[[Callable[[], Awaitable[T]]], T] = partial(_drive, backend)
-    return run_call(backend, run_made if isinstance(backend, NeverSuspends) else drive, make)
+    return run_call(backend, drive, make)
 
 
 def _drive(backend: Backend, make: Callable[[], Awaitable[T]]) -> T:

@@ -296,8 +296,8 @@ def joint_hash(values: Iterable[object]) -> str:
 
     seen = hashlib.sha256()
     for value in values:
-        data = encode_canonical(value)
-        charge(len(data))
+        data = _encode_sorted(value)
+        charge(2 * len(data))  # encoded and hashed
         seen.update(data)
     return seen.hexdigest()
 

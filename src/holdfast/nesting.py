@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from holdfast.errors import HoldfastError, NestedCall
 from holdfast.log import ERROR, log_event
@@ -42,7 +42,7 @@ class BlockingCall:
 
     def forget(self) -> None:
         """Drop the call's own objects: a context that is copied meanwhile keeps this value alive."""
-        self._make = cast("Any", id)
+        self._make = _NOTHING
 
     def close_stores(self) -> None:
         """Meet the requests."""
@@ -55,10 +55,11 @@ class BlockingCall:
                 log_event("closing", ERROR, "closing after a call failed (%(error_class)s)", error_class=name)
 
 
+_NOTHING: Final[Any] = id
 _CALLS: Final[ContextVar[tuple[BlockingCall, ...]]] = ContextVar("holdfast_blocking_calls", default=())
 """The calls in progress, outermost first. An event loop runs a call in a copy of its caller's context."""
 
-_NONE: Final = BlockingCall(None, id, cast("Any", id))
+_NONE: Final = BlockingCall(None, id, _NOTHING)
 
 
 def calls_in_progress() -> tuple[BlockingCall, ...]:
@@ -102,7 +103,8 @@ def while_open(wait: Callable[..., T], *arguments: Any) -> T:
 def run_call(backend: object, run: Callable[[Callable[[], Awaitable[T]]], T], make: Callable[[], Awaitable[T]]) -> T:
     """Run a blocking call, then the requests to close that came during it."""
     before = _CALLS.get()
-    refuse_nested(backend)
+    if before:
+        refuse_nested(backend)
     call = BlockingCall(backend, run, make)
     try:
         _CALLS.set((*before, call))

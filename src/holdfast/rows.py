@@ -25,11 +25,14 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 R = TypeVar("R", bound=Row)
 
+DRIVER_TYPES = (bytes,)
+"""Types that a driver returns, and JSON does not have."""
+
 
 def row_of(kind: type[R], values: tuple[object, ...], *, table: str, key: object) -> R:
     """Return a row of the database, with the type of every column checked: damage does not get past this point."""
     try:
-        return msgspec.convert(values, kind, builtin_types=(bytes,))
+        return msgspec.convert(values, kind, builtin_types=DRIVER_TYPES)
     except msgspec.ValidationError as error:
         raise Corrupt(table, str(key), f"a column has the wrong type: {error}") from error
 
@@ -39,7 +42,7 @@ def rows_of(kind: type[R], found: Sequence[tuple[object, ...]], *, table: str, k
     with contextlib.suppress(msgspec.ValidationError):
         if len(found) > 3:
             parts = (found[at : at + columns.ROWS_AT_ONCE] for at in range(0, len(found), columns.ROWS_AT_ONCE))
-            rows = (msgspec.convert(part, list[kind], builtin_types=(bytes,)) for part in parts)  # type: ignore[valid-type]
+            rows = (msgspec.convert(part, list[kind], builtin_types=DRIVER_TYPES) for part in parts)  # type: ignore[valid-type]
             return [row for part in rows for row in part]
     return [row_of(kind, values, table=table, key=values[:key_columns]) for values in found]
 

@@ -146,9 +146,12 @@ def smallest_key(kind: type[r.Row]) -> Mapping[str, int | str]:
 
 def fetched(kind: type[R], record: Sequence[Any]) -> R:
     """Return the row of these columns, checked."""
-    table, key_columns = EVERYDAY[kind]
     values = tuple(record)
-    return r.row_of(kind, values, table=table, key=values[:key_columns])
+    try:
+        return msgspec.convert(values, kind, builtin_types=r.DRIVER_TYPES)
+    except msgspec.ValidationError:
+        table, key_columns = EVERYDAY[kind]
+        return r.row_of(kind, values, table=table, key=values[:key_columns])
 
 
 def all_fetched(kind: type[R], records: Iterable[Sequence[Any]]) -> list[R]:

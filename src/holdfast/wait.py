@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.loop_budget import BudgetExceeded, LoopBudget
 from holdfast.nesting import innermost_call, while_open
@@ -42,7 +42,8 @@ def run_to_end(work: Awaitable[T]) -> T:
     try:
         steps.send(None)
     except StopIteration as stop:
-        return cast("T", stop.value)
+        result: T = stop.value
+        return result
     steps.close()
     raise RuntimeError("an operation suspended where none may")
 
@@ -59,7 +60,8 @@ def run_made(make: Callable[..., Awaitable[T]], *arguments: Any) -> T:
     try:
         next(map(_SEND, iter(partial(make, *arguments), None)))
     except StopIteration as stop:
-        return cast("T", stop.value)
+        result: T = stop.value
+        return result
     raise RuntimeError("an operation suspended where none may")
 
 

@@ -21,6 +21,9 @@ LISTS: Final = (list, tuple)
 BYTES: Final = (bytes, bytearray, memoryview)
 """Types that are looked for in every call: a union would be built anew each time."""
 
+LEFT_OUT: Final = ()
+"""The default of a field that is a list. It is one object, so that a check can return at once if it is given."""
+
 DEFAULT_PAGE = 50
 DEFAULT_CLAIM = 64
 
@@ -142,21 +145,21 @@ def instance(field: str, value: object, kind: type[Any] | tuple[type[Any], ...])
     return value
 
 
-def sequence(field: str, value: object, *, most: int) -> Sequence[Any]:
+def sequence(field: str, value: Any, *, most: int) -> Sequence[Any]:
     """Check a list or tuple of at most `most` items."""
-    if not isinstance(value, LISTS):
+    items: Sequence[Any] = value
+    if not isinstance(items, LISTS):
         raise InvalidRequest(field, f"must be a list or tuple, not {type(value).__name__}")
-    items = cast("Sequence[Any]", value)
     if len(items) > most:
         raise InvalidRequest(field, f"has {len(items)} items, the limit is {most}", limit=most)
     return items
 
 
-def mapping(field: str, value: object, *, most: int) -> dict[str, Any]:
+def mapping(field: str, value: Any, *, most: int) -> dict[str, Any]:
     """Check a dict of at most `most` items."""
+    items: dict[str, Any] = value
     if not isinstance(value, dict):
         raise InvalidRequest(field, f"must be a dict, not {type(value).__name__}")
-    items = cast("dict[str, Any]", value)
     if len(items) > most:
         raise InvalidRequest(field, f"has {len(items)} items, the limit is {most}", limit=most)
     return items

@@ -245,6 +245,8 @@ def check_claim(field: str, value: object, limits: Limits) -> WorkCompletion:
 
 def check_completions(value: object, session_id: str, limits: Limits) -> tuple[WorkCompletion, ...]:
     """Check the claims that a commit of the session settles, each once."""
+    if value is checks.LEFT_OUT:
+        return ()
     completions: list[WorkCompletion] = []
     for index, claim in enumerate(checks.sequence("completes", value, most=limits.commit_items)):
         completion = check_claim(f"completes[{index}]", claim, limits)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from itertools import chain
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -76,8 +75,11 @@ class CommitIntent(msgspec.Struct, frozen=True):
     @property
     def node_ids(self) -> tuple[str, ...]:
         """Every node id that has to be looked up."""
-        named = {*self.tombstones, *[node.id for node in self.nodes]}
-        named.update([node.parent for node in self.nodes if isinstance(node.parent, str)])
+        named = set(self.tombstones)
+        for node in self.nodes:
+            named.add(node.id)
+            if isinstance(node.parent, str):
+                named.add(node.parent)
         if isinstance(self.leaf, str):
             named.add(self.leaf)
         return tuple(sorted(named))
@@ -131,15 +133,13 @@ def check_commit(commit: object, session_id: str | None, limits: Limits, *, seed
         usage=ledgers.check_usage(given.usage, limits),
         completes=claims.check_completions(given.completes, target, limits),
         attachments=_check_attachments(given.attachments, limits),
-        enqueues=tuple(
-            queue.check_draft(f"enqueues[{index}]", draft, limits, session_id=target)
-            for index, draft in enumerate(checks.sequence("enqueues", given.enqueues, most=limits.commit_items))
-        ),
+        enqueues=_check_enqueues(given.enqueues, target, limits),
         starts=starts.check_starts(given.starts, target, turn_id or seed, limits),
         tombstones=tombstones.check_ids("tombstones", given.tombstones, limits),
         lease=None if given.lease is None else leases.check_session_lease("lease", given.lease, target, limits),
     )
-    tombstones.check_apart("tombstones", intent.tombstones, (node.id for node in intent.nodes))
+    if intent.tombstones:
+        tombstones.check_apart("tombstones", intent.tombstones, [node.id for node in intent.nodes])
     _check_size(intent, limits)
     if turn_id is not None and intent.fingerprint is None:
         return msgspec.structs.replace(intent, fingerprint=fingerprint_of(intent, sent))
@@ -159,19 +159,34 @@ def _leaf_field(replaces: bool) -> str:
 
 
 def _check_attachments(value: object, limits: Limits) -> tuple[str, ...]:
+    if value is checks.LEFT_OUT:
+        return ()
     ids = checks.sequence("attachments", value, most=limits.commit_items)
     return tuple(
         dict.fromkeys(checks.identifier(f"attachments[{index}]", one, limits) for index, one in enumerate(ids))
     )
 
 
-def _check_size(intent: CommitIntent, limits: Limits) -> None:
-    size = (
-        sum([node.size for node in intent.nodes])
-        + sum(map(len, intent.contents.bodies.values()))
-        + sum([len(draft.payloads) for draft in intent.enqueues])
-        + sum([start.size for start in intent.starts])
+def _check_enqueues(value: object, session_id: str, limits: Limits) -> tuple[queue.BatchIntent, ...]:
+    if value is checks.LEFT_OUT:
+        return ()
+    drafts = checks.sequence("enqueues", value, most=limits.commit_items)
+    return tuple(
+        [
+            queue.check_draft(f"enqueues[{index}]", draft, limits, session_id=session_id)
+            for index, draft in enumerate(drafts)
+        ]
     )
+
+
+def _check_size(intent: CommitIntent, limits: Limits) -> None:
+    size = sum(map(len, intent.contents.bodies.values()))
+    for node in intent.nodes:
+        size += len(node.payload) if node.caused_by is None else node.size
+    for draft in intent.enqueues:
+        size += len(draft.payloads)
+    for start in intent.starts:
+        size += start.size
     if size > limits.commit_bytes:
         raise InvalidRequest(
             "commit", f"is {size} bytes, the limit is {limits.commit_bytes}", limit=limits.commit_bytes
@@ -184,22 +199,25 @@ def fingerprint_of(intent: CommitIntent, nodes: Sequence[graph.NodeIntent]) -> s
     It leaves out the expected revision, every proof of ownership and, of the node records themselves, id, parent, leaf
     and time. Nothing is ever left out of a payload. The nodes are in the order in which they were sent.
     """
-    rest = {
+    rest: dict[str, object] = {
         "replaces_graph": intent.replaces_graph,
         "checkpoint": None if intent.manifest is None else intent.manifest.refs,
         "config": intent.config_ref,
         "frames": intent.frames_ref,
         "current_frame_id": intent.current_frame_id,
-        "usage": [[usage.source, usage.model, *ledgers.counts_of(usage)] for usage in intent.usage],
+        # Like each `Usage`, without field names: the order of the fields is part of the hash.
+        "usage": [msgspec.structs.astuple(usage) for usage in intent.usage],
         "completes": sorted([sorted(completion.batch_ids) for completion in intent.completes]),
         "attachments": sorted(intent.attachments),
         "enqueues": [
             [draft.session_id, draft.source_key, draft.available_at_ms, draft.draft_hash] for draft in intent.enqueues
         ],
-        **({"starts": [start.content for start in intent.starts]} if intent.starts else {}),
-        **({"tombstones": sorted(set(intent.tombstones))} if intent.tombstones else {}),
     }
-    return codec.joint_hash(chain(map(graph.content_of, nodes), (rest,)))
+    if intent.starts:
+        rest["starts"] = [start.content for start in intent.starts]
+    if intent.tombstones:
+        rest["tombstones"] = sorted(set(intent.tombstones))
+    return codec.joint_hash([*map(graph.content_of, nodes), rest])
 
 
 def body_of(row: RevisionRow) -> TurnBody:
@@ -260,7 +278,7 @@ def judge(  # noqa: PLR0913 - a turn rests on as many facts
     if intent.lease is not None:
         leases.require(facts.lease, intent.lease, now_ms)
     hidden = tombstones.to_hide(intent.tombstones, session, facts, alive) if intent.tombstones else ()
-    keys = tuple(row.node_key for row in hidden)
+    keys = tuple([row.node_key for row in hidden]) if hidden else ()
     plan = _plan(
         intent,
         session,
@@ -302,7 +320,14 @@ def plan_on(
     Rows without a time of their own are `UNTIMED`; batches belong to the sessions in `targets`.
     """
     _require_head(intent, session, facts)
-    return _plan(intent, session, facts, (), (), before=before, targets={}, batch_ids=batch_ids, now_ms=UNTIMED)
+    plan = _plan(intent, session, facts, (), (), before=before, targets={}, batch_ids=batch_ids, now_ms=UNTIMED)
+    return msgspec.structs.replace(
+        plan,
+        claims=tuple([claims.proof_of(completion) for completion in intent.completes]),
+        lease=None if intent.lease is None else leases.proof_of(intent.lease),
+        live_node_keys=_live_node_keys(intent, plan),
+        segments=graph.segments_of(session) if plan.nodes and plan.session.epoch == session.epoch else (),
+    )
 
 
 def _require_head(intent: CommitIntent, session: SessionRow, facts: CommitFacts) -> None:
@@ -365,10 +390,6 @@ def _plan(  # noqa: PLR0913 - a turn rests on as many facts
         usage=usage,
         attachment_ids=intent.attachments,
         enqueues=enqueues,
-        claims=tuple(map(claims.proof_of, intent.completes)),
-        lease=None if intent.lease is None else leases.proof_of(intent.lease),
-        live_node_keys=_live_node_keys(intent, placed, leaf_key),
-        segments=graph.segments_of(session) if placed.rows and epoch == session.epoch else (),
         targets=enqueued_for,
         manifest=body.manifest,
         enqueued=body.enqueued,
@@ -377,10 +398,11 @@ def _plan(  # noqa: PLR0913 - a turn rests on as many facts
     )
 
 
-def _live_node_keys(intent: CommitIntent, placed: graph.Placement, leaf_key: int | None) -> tuple[int, ...]:
+def _live_node_keys(intent: CommitIntent, plan: TurnPlan) -> tuple[int, ...]:
     """Return the stored nodes that must be live: otherwise the turn would be read back without its history."""
-    new = {row.node_key for row in placed.rows}
-    parents = {row.parent_key for row in placed.rows if row.parent_key is not None}
+    leaf_key = plan.revision.leaf_key
+    new = {row.node_key for row in plan.nodes}
+    parents = {row.parent_key for row in plan.nodes if row.parent_key is not None}
     named = {leaf_key} if isinstance(intent.leaf, str) and leaf_key is not None else set[int]()
     return tuple(sorted((parents | named) - new))
 
@@ -451,10 +473,10 @@ def _next_body(intent: CommitIntent, before: TurnBody, enqueued: tuple[str, ...]
         frames_ref=before.frames_ref if keeps_frames else intent.frames_ref,
         frame_state_refs=before.frame_state_refs if keeps_frames else intent.frame_state_refs,
         current_frame_id=intent.current_frame_id or before.current_frame_id,
-        usage=tuple(ledgers.Spent(one.source, one.model, *ledgers.counts_of(one)) for one in intent.usage),
+        usage=tuple([ledgers.Spent(one.source, one.model, *ledgers.counts_of(one)) for one in intent.usage]),
         spent=ledgers.total(before.spent, intent.usage),
         enqueued=enqueued,
-        started=tuple(start.id for start in intent.starts),
+        started=tuple([start.id for start in intent.starts]),
         tombstoned=tombstoned,
     )
 
@@ -472,19 +494,25 @@ def predecessors(intent: CommitIntent, facts: CommitFacts, before: TurnBody) -> 
         return {}
     kept = {} if before.manifest is None else before.manifest.refs
     sent = {} if intent.manifest is None else intent.manifest.refs
-    pairs = [
-        *((ref, kept.get(name)) for name, ref in sent.items()),
-        (intent.config_ref, before.config_ref),
-        *zip(intent.frame_state_refs, before.frame_state_refs, strict=False),
-    ]
-    return {ref: earlier for ref, earlier in pairs if ref in large and earlier is not None}
+    found: dict[str, str] = {}
+    for name, ref in sent.items():
+        if ref in large and name in kept:
+            found[ref] = kept[name]
+    if intent.config_ref in large and before.config_ref is not None:
+        found[intent.config_ref] = before.config_ref
+    frames = zip(intent.frame_state_refs, before.frame_state_refs, strict=False)
+    return found | {ref: earlier for ref, earlier in frames if ref in large}
 
 
 def body_refs(body: TurnBody) -> tuple[str, ...]:
     """Return every ref that a revision needs, each once."""
-    refs = [*(body.manifest.refs.values() if body.manifest else ()), *body.frame_state_refs]
-    refs.extend(ref for ref in (body.config_ref, body.frames_ref) if ref is not None)
-    return tuple(dict.fromkeys(refs))
+    refs = dict.fromkeys(body.manifest.refs.values() if body.manifest else ())
+    refs |= dict.fromkeys(body.frame_state_refs)
+    if body.config_ref is not None:
+        refs[body.config_ref] = None
+    if body.frames_ref is not None:
+        refs[body.frames_ref] = None
+    return tuple(refs)
 
 
 def encode_refs(body: TurnBody) -> bytes:

@@ -30,8 +30,13 @@ class Spent(NamedTuple):
     reasoning_tokens: int
 
 
+COUNTS = "input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens"
+
+
 def check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
     """Return usage merged by source and model in first-seen order. Entries of zeros are left out."""
+    if value is checks.LEFT_OUT:
+        return ()
     merged: dict[tuple[str, str], Usage] = {}
     for index, one in enumerate(checks.sequence("usage", value, most=limits.commit_items)):
         field = f"usage[{index}]"
@@ -40,18 +45,20 @@ def check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
             checks.identifier(f"{field}.source", entry.source, limits),
             checks.identifier(f"{field}.model", entry.model, limits),
         )
-        counts = [
-            checks.whole(f"{field}.{name}", getattr(entry, name))
-            for name in ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
-        ]
+        counts = counts_of(entry)
+        for name, count in zip(COUNTS, counts, strict=True):
+            if type(count) is not int or not 0 <= count <= LARGEST_INTEGER:
+                checks.whole(f"{field}.{name}", count)
         if not any(counts):
             continue
         before = merged.get(place)
-        if before is not None:
-            counts = [a + b for a, b in zip(counts_of(before), counts, strict=True)]
-            if max(counts) > LARGEST_INTEGER:
-                raise InvalidRequest(field, f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
-        merged[place] = Usage(*place, *counts)
+        if before is None:
+            merged[place] = Usage(*place, *counts)
+            continue
+        sums = list(map(add, counts_of(before), counts))
+        if max(sums) > LARGEST_INTEGER:
+            raise InvalidRequest(field, f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
+        merged[place] = Usage(*place, *sums)
     return tuple(merged.values())
 
 
@@ -63,16 +70,14 @@ def counts_of(usage: Usage | Spent | UsageRow) -> tuple[int, int, int, int]:
 def counters(spent: Sequence[Usage], ledger: Sequence[UsageRow], revision: int) -> tuple[UsageRow, ...]:
     """Return the counters that a turn adds to, after checking that their sums stay in bounds."""
     counted = {(row.source, row.model): row for row in ledger}
+    rows: list[UsageRow] = []
     for index, usage in enumerate(spent):
+        counts = counts_of(usage)
         before = counted.get((usage.source, usage.model))
-        if before is not None and max(map(add, counts_of(before), counts_of(usage))) > LARGEST_INTEGER:
+        if before is not None and max(map(add, counts_of(before), counts)) > LARGEST_INTEGER:
             raise InvalidRequest(f"usage[{index}]", f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
-    return tuple(
-        [
-            UsageRow(usage.source, usage.model, *counts_of(usage), place=revision * USAGE_PLACES + index)
-            for index, usage in enumerate(spent)
-        ]
-    )
+        rows.append(UsageRow(usage.source, usage.model, *counts, place=revision * USAGE_PLACES + index))
+    return tuple(rows)
 
 
 def total(before: int, spent: Iterable[Usage | Spent | UsageRow]) -> int:

@@ -169,6 +169,8 @@ def place_drafts(
     A source key that was used before stands for the batch that it made. A session that is not known is left to the
     database.
     """
+    if not drafts:
+        return (), (), ()
     names = {row.session_key: session_id for session_id, row in targets.items()}
     known = {(names[row.session_key], row.source_key): row for row in sources}
     fresh: list[BatchRow] = []

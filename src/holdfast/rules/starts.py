@@ -39,6 +39,8 @@ def default_id(session_id: str, turn: str, index: int) -> str:
 
 def check_starts(value: object, session_id: str, turn: str, limits: Limits) -> tuple[StartIntent, ...]:
     """Return the runs that a commit starts. `turn` is the id of the turn, or a name that no other commit has."""
+    if value is checks.LEFT_OUT:
+        return ()
     drafts = checks.sequence("starts", value, most=limits.commit_items)
     starts = tuple(
         _check(f"starts[{index}]", draft, session_id, default_id(session_id, turn, index), limits)

@@ -16,6 +16,8 @@ ADVICE = "tombstone it there, or delete that session first"
 
 def check_ids(field: str, value: object, limits: Limits) -> tuple[str, ...]:
     """Return the ids of nodes to hide."""
+    if value is checks.LEFT_OUT:
+        return ()
     ids = checks.sequence(field, value, most=limits.commit_nodes)
     return tuple(checks.identifier(f"{field}[{index}]", one, limits) for index, one in enumerate(ids))
 

@@ -51,17 +51,20 @@ class Commits(Graph, Queue):
             turn=fetched(r.RevisionRow, turns[0]) if turns else None,
             nodes=tuple(sorted([fetched(r.NodeRow, values) for values in nodes], key=key_of_node)),
             hashes=frozenset([values[0] for values in hashes]),
-            batches=tuple(self._find_batches(session.session_key, query.batch_ids, with_payloads=False)),
-            sources=tuple(self._find_sources(query.sources, with_payloads=False)),
-            attachment_ids=self._stored_attachments(session.session_key, query.attachment_ids),
+            batches=self._claimed(session.session_key, query.batch_ids) if query.batch_ids else (),
+            sources=tuple(self._find_sources(query.sources, with_payloads=False)) if query.sources else (),
+            attachment_ids=self._stored_attachments(session.session_key, query.attachment_ids)
+            if query.attachment_ids
+            else frozenset(),
             lease=self._find_lease(SESSION_LEASE, str(session.session_key)) if query.with_lease else None,
             key_frames=frozenset([values[0] for values in key_frames]),
             ledger=_ledger(ledger) if query.with_ledger else None,
         )
 
+    def _claimed(self, session_key: int, batch_ids: Sequence[str]) -> tuple[r.BatchRow, ...]:
+        return tuple(self._find_batches(session_key, batch_ids, with_payloads=False))
+
     def _stored_attachments(self, session_key: int, attachment_ids: tuple[str, ...]) -> frozenset[str]:
-        if not attachment_ids:
-            return frozenset()
         found = self._values("find_stored_attachments", (session_key, json_list(attachment_ids)))
         return frozenset(attachment_id for (attachment_id,) in found)
 
@@ -91,7 +94,8 @@ class Commits(Graph, Queue):
             self._run("complete_batches", (json_list(plan.completed_seqs), now_ms, session.revision))
         if plan.attachment_ids:
             self._run("stamp_attachments", (session.session_key, json_list(plan.attachment_ids), now_ms))
-        self._store_all(r.BatchRow, "insert_batch", plan.enqueues)
+        if plan.enqueues:
+            self._store_all(r.BatchRow, "insert_batch", plan.enqueues)
 
 
 def _ledger(rows: list[Values]) -> tuple[r.UsageRow, ...]:

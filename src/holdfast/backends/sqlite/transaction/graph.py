@@ -169,7 +169,9 @@ class Graph(Base):
     def _insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
         # The last field is the parent's id, which is not stored.
         values = [msgspec.structs.astuple(row)[:-1] for row in rows]
-        if len(values) > 1:
+        if len(values) == 2:
+            self._run("insert_two_nodes", (*values[0], *values[1]))
+        elif len(values) > 2:
             pairs = zip(values[::2], values[1::2], strict=False)
             self._runner.run_many("insert_two_nodes", [(*first, *second) for first, second in pairs])
         if len(values) % 2:
