@@ -86,7 +86,7 @@ def _decoded_as(kind: type[T], data: bytes) -> T:
     """Decode a record, whose documents may be large."""
     if len(data) <= BUDGET_BYTES:
         charge(len(data))
-        small: T = _decoder(cast("Any", kind)).decode(data)
+        small: T = _decoder(kind).decode(data)
         return small
     return msgspec.convert(json_chunks.decoded(data, _decode), kind)
 

@@ -48,13 +48,14 @@ def _room_left(container: Any, depth: int, room: int) -> int:
     if depth == 0:
         return -1
     room -= 2 * len(container)
+    values: Any = container
     parts: Iterable[Any] = container
     if isinstance(container, dict):
-        for key in cast("dict[object, Any]", container):
+        for key in parts:
             if not isinstance(key, str):
                 return -1
             room -= len(key)
-        parts = cast("dict[object, Any]", container).values()
+        parts = values.values()
     if room < 0:
         return room
     for part in parts:

@@ -212,8 +212,11 @@ class AsyncWaiting:
     async def compute(self, call: Callable[[], T], *, heavy: bool = False) -> tuple[T, bool]:
         """Run on the loop. If that exceeds the budget, start over in a thread, which no cancellation stops."""
         if not heavy:
-            with suppress(BudgetExceeded), LoopBudget(self._budget_bytes):
-                return call(), False
+            try:
+                with LoopBudget(self._budget_bytes):
+                    return call(), False
+            except BudgetExceeded:
+                pass
         from holdfast.compute_threads import compute_threads  # few calls are heavy
 
         return await self.settle(compute_threads.submit(call)), True

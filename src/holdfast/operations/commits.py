@@ -36,8 +36,11 @@ async def commit(
     attachments: no file is read while a session is locked.
     """
     needs_facts = intent.replaces_graph or bool(intent.starts) or bool(intent.tombstones)
-    decided = None if needs_facts else await _decide(tx, address, intent, batch_ids, kept)
-    return await by_rule(tx, address, intent, batch_ids, kept, inheritance) if decided is None else decided
+    if tx.judges_turns and not needs_facts:
+        decided = await _decide(tx, address, intent, batch_ids, kept)
+        if decided is not None:
+            return decided
+    return await by_rule(tx, address, intent, batch_ids, kept, inheritance)
 
 
 async def by_rule(

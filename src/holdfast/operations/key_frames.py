@@ -35,9 +35,11 @@ class KeyFrames:
                 self._runs.move_to_end((family, ref))
             return found
 
-    def put(self, family: int, ref: str, run: Run) -> None:
-        """Keep a run, and evict the least recently used."""
+    def put(self, family: int, ref: str, run: Run, *, continues: str | None = None) -> None:
+        """Keep a run, in place of the one that it continues. Evict the least recently used."""
         with self._lock:
+            if continues is not None:
+                self._drop((family, continues))
             self._drop((family, ref))
             self._runs[family, ref] = run
             self._bytes += len(run.data)
@@ -116,9 +118,8 @@ def learn(
     """Replace the runs that this turn continued with those that the next turn will continue."""
     family = plan.session.family
     for row in plan.blobs:
-        run = (
-            deltas.run_after(row, bodies[row.hash], runs.get(row.hash)) if row.size >= deltas.DELTA_FROM_BYTES else None
-        )
+        if row.size < deltas.DELTA_FROM_BYTES:
+            continue
+        run = deltas.run_after(row, bodies[row.hash], runs.get(row.hash))
         if run is not None:
-            kept.drop(family, predecessors.get(row.hash, ""))
-            kept.put(family, row.hash, run)
+            kept.put(family, row.hash, run, continues=predecessors.get(row.hash))

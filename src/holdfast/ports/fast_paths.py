@@ -41,6 +41,11 @@ class FastPaths(Protocol):
     """The hottest decisions, each one trip."""
 
     @property
+    def judges_turns(self) -> bool:
+        """False if `commit_turn` always declines: then nothing is prepared for it."""
+        ...
+
+    @property
     def is_retry(self) -> bool:
         """True if an earlier run of this operation may have been applied, because its answer was lost."""
         ...
@@ -150,6 +155,7 @@ class NoFastPaths:
 
     __slots__ = ()
 
+    judges_turns = False
     is_retry = False
 
     async def take_lease(self, params: LeaseParams) -> LeaseVerdict | None:

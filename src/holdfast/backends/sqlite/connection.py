@@ -104,7 +104,7 @@ class StatementRunner:
         """Every statement that can be run."""
         return self._texts
 
-    def _count(self, bindings: Bindings | None) -> None:
+    def _begin(self, bindings: Bindings | None) -> None:
         # SQLite rolls a transaction back when the disk or the memory fails. Later statements would each be committed on
         # their own.
         if self.in_group and not self.connection.in_transaction:
@@ -122,7 +122,7 @@ class StatementRunner:
         part: Callable[[Iterator[Values]], Iterator[Values]] = iter,
     ) -> list[Values]:
         """Return every row of a statement, or the rows that `part` takes from it."""
-        self._count(bindings)
+        self._begin(bindings)
         try:
             cursor = self.connection.execute(self._texts[name], bindings)
             try:
@@ -135,7 +135,7 @@ class StatementRunner:
 
     def page(self, name: str, bindings: Bindings, most_bytes: int) -> list[Values]:
         """Return the rows of a statement, up to one more than fits into `most_bytes` of documents."""
-        self._count(bindings)
+        self._begin(bindings)
         found: list[Values] = []
         total = 0
         try:
@@ -155,7 +155,7 @@ class StatementRunner:
 
     def run(self, name: str, bindings: Bindings = ()) -> int:
         """Run a statement that changes rows. Return how many."""
-        self._count(bindings)
+        self._begin(bindings)
         try:
             self.connection.execute(self._texts[name], bindings)
             return self.connection.changes()
@@ -164,7 +164,7 @@ class StatementRunner:
 
     def run_many(self, name: str, rows: Iterable[Bindings]) -> list[Values]:
         """Run a statement once for each row. Return the rows of all runs."""
-        self._count(None)
+        self._begin(None)
         try:
             return self.connection.executemany(self._texts[name], rows).fetchall()
         except (apsw.Error, UnicodeDecodeError, OverflowError) as error:

@@ -46,6 +46,8 @@ class TurnFunctions(FunctionCalls):
 
     __slots__ = ()
 
+    judges_turns = True
+
     def _found(self, row: Head | r.ProcessRow) -> None:
         """Note a row that another transaction wrote."""
 
