@@ -126,10 +126,10 @@ def _refuse_scheme(scheme: str, rest: str) -> None:
     _refuse_unknown(repr(scheme), "; a path whose first name has a colon begins with ./ or /")
 
 
-def _refuse_unknown(said: str, otherwise: str = "") -> NoReturn:
+def _refuse_unknown(shown: str, otherwise: str = "") -> NoReturn:
     raise InvalidRequest(
         "url",
-        f"{said} is not a database that this version knows: use memory:, sqlite:<path> or postgresql://…{otherwise}",
+        f"{shown} is not a database that this version knows: use memory:, sqlite:<path> or postgresql://…{otherwise}",
     )
 
 

@@ -123,9 +123,9 @@ class Ticket:
         loops: dict[AbstractEventLoop, list[tuple[Ticket, Any, BaseException | None]]] = {}
         for answer in answers:
             loops.setdefault(answer[0].loop, []).append(answer)
-        for loop, told in loops.items():
+        for loop, outcomes in loops.items():
             with suppress(RuntimeError):  # the loop is closed: no task waits on it
-                loop.call_soon_threadsafe(_deliver, told)
+                loop.call_soon_threadsafe(_deliver, outcomes)
 
 
 def _deliver(answers: list[tuple[Ticket, Any, BaseException | None]]) -> None:

@@ -46,7 +46,7 @@ ERRORS = [
 
 
 def test_an_error_says_what_can_be_done_here() -> None:
-    said = [advice.said(error) for error in ERRORS]
+    said = [advice.error_text(error) for error in ERRORS]
     assert [text for text in said if OF_A_PROGRAM.search(text)] == []
     # The check is not vacuous: most of these errors address programs before they are rewritten.
     assert len([error for error in ERRORS if OF_A_PROGRAM.search(str(error))]) > 10
@@ -97,8 +97,8 @@ def test_a_step_that_a_shell_does_not_offer_is_left_out() -> None:
     )
     error = PoolTimeout("all are in use", *steps)
     assert str(error) == "all are in use: retry, or raise options.max_connections, or raise options.lock_timeout_ms"
-    assert advice.said(error) == "all are in use: retry, or raise --lock-timeout"
-    assert advice.said(PoolTimeout("all are in use", steps[1])) == "all are in use"
+    assert advice.error_text(error) == "all are in use: retry, or raise --lock-timeout"
+    assert advice.error_text(PoolTimeout("all are in use", steps[1])) == "all are in use"
 
 
 def test_an_empty_url_does_not_lead_to_another_store(run: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

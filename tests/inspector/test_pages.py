@@ -196,7 +196,7 @@ def test_time_travel_in_a_thread_shows_the_messages_that_came(url: str, client: 
 def test_a_search_finds_messages_of_a_thread(url: str, client: Any) -> None:
     with holdfast.open_blocking(url) as store:
         a_thread(store, ASKED, CALLED, ANSWERED)
-    assert "id=thread" in client.get("/sessions", params={"said": "SUNNY sunny"}).text
+    assert "id=thread" in client.get("/sessions", params={"message": "SUNNY sunny"}).text
 
 
 def test_a_graph_without_messages_shows_its_steps() -> None:
@@ -591,19 +591,19 @@ def test_sessions_are_found_by_their_messages_within_a_budget(
     with holdfast.open_blocking(url) as store:
         for number in range(25):
             store.sessions.create(f"many-{number:02}").append({"role": "user", "content": f"Say Héllo {number:02} <i>"})
-    answer = client.get("/sessions", params={"said": "say HÉLLO 20 <"}).text
+    answer = client.get("/sessions", params={"message": "say HÉLLO 20 <"}).text
     assert re.findall(r">(many-\d\d)</a>", answer) == ["many-20"]
     assert "1 found among 27 sessions. Searched the newest 50 messages of each." in answer
     assert "<i>" not in answer
-    assert re.findall(r">(many-\d\d)</a>", client.get("/sessions", params={"said": "héllo", "text": "-07"}).text) == [
-        "many-07"
-    ]
+    assert re.findall(
+        r">(many-\d\d)</a>", client.get("/sessions", params={"message": "héllo", "text": "-07"}).text
+    ) == ["many-07"]
     monkeypatch.setattr(searching, "SAID_SESSIONS", 10)
-    page = client.get("/sessions", params={"said": "hello"}).text
+    page = client.get("/sessions", params={"message": "hello"}).text
     assert "0 found among 10 sessions; there are more to search." in page
     monkeypatch.setattr(searching, "SAID_SESSIONS", 200)
     monkeypatch.setattr(searching, "SAID_S", 0.0)
-    assert "0 found among 10 sessions; there are more" in client.get("/sessions", params={"said": "hello"}).text
+    assert "0 found among 10 sessions; there are more" in client.get("/sessions", params={"message": "hello"}).text
 
 
 def test_a_long_log_shows_its_newest_events(url: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

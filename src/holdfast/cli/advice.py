@@ -98,7 +98,7 @@ def copy_error_text(error: holdfast.HoldfastError) -> str:
             return sentence(error.text, *error.next_step, names=OF_A_COPY)
 
 
-def said(error: holdfast.HoldfastError, command: str = "") -> str:
+def error_text(error: holdfast.HoldfastError, command: str = "") -> str:
     """Return the error's text for a user who typed this command."""
     match error:
         case holdfast.errors.SchemaMissing():

@@ -115,9 +115,9 @@ def _report(call: Call, tally: Tally, left: dict[str, int]) -> None:
     terminal = call.terminal
     if call.options.json:
         left = {**left, "attachment_bytes": tally.without_bytes}
-        said: dict[str, Any] = {"copied": tally.copied, "already_there": tally.already, "others": tally.others}
+        result: dict[str, Any] = {"copied": tally.copied, "already_there": tally.already, "others": tally.others}
         forgotten = FORGOTTEN if tally.copied else ()
-        terminal.json({**said, "refused": tally.refused, "left_behind": left, "forgotten": forgotten})
+        terminal.json({**result, "refused": tally.refused, "left_behind": left, "forgotten": forgotten})
         return
     refused = sum(one["part"] == "sessions" for one in tally.refused)
     terminal.line(

@@ -40,8 +40,8 @@ def export(call: Call) -> int:
     else:
         call.terminal.line(f"wrote {given.output}: {counted(manifest.counts['node'], 'node')}")
         if manifest.without_bytes:
-            said = counted(manifest.without_bytes, "attachment")
-            call.terminal.line((f"without the bytes of {said}: {WITHOUT_BYTES}", "yellow"))
+            count = counted(manifest.without_bytes, "attachment")
+            call.terminal.line((f"without the bytes of {count}: {WITHOUT_BYTES}", "yellow"))
     return 0
 
 

@@ -111,13 +111,13 @@ def verify(call: Call) -> int:
 
 def _report_unread(call: Call, report: holdfast.maintenance.VerifyReport) -> None:
     if report.unread_attachments:
-        said = counted(report.unread_attachments, "attachment")
+        count = counted(report.unread_attachments, "attachment")
         call.terminal.line(
-            (f"not read: {said} outside of the database, name their folder with --attachments", "yellow")
+            (f"not read: {count} outside of the database, name their folder with --attachments", "yellow")
         )
     if report.foreign_attachments:
-        said = counted(report.foreign_attachments, "attachment")
-        call.terminal.line((f"not read: {said} at URIs outside the store, which it cannot read", "yellow"))
+        count = counted(report.foreign_attachments, "attachment")
+        call.terminal.line((f"not read: {count} at URIs outside the store, which it cannot read", "yellow"))
 
 
 def doctor(call: Call) -> int:

@@ -30,7 +30,7 @@ def limit(call: Call) -> int:
     with call.store() as store:
         if given.none:
             changed = store.queue.remove_limit(given.kind)
-            return _told(call, given.kind, changed=changed, done="has no limits", before="had no limits")
+            return _print_change(call, given.kind, changed=changed, done="has no limits", before="had no limits")
         if is_set:
             shown = store.queue.set_limit(given.kind, at_once=given.at_once, per_key=given.per_key)
         else:
@@ -49,28 +49,28 @@ def pause_kind(call: Call) -> int:
     """Pause a kind."""
     with call.store() as store:
         changed = store.queue.pause(call.options.kind)
-    return _told(call, call.options.kind, changed=changed, done="is paused", before="was paused already")
+    return _print_change(call, call.options.kind, changed=changed, done="is paused", before="was paused already")
 
 
 def resume_kind(call: Call) -> int:
     """Resume a kind."""
     with call.store() as store:
         changed = store.queue.resume(call.options.kind)
-    return _told(call, call.options.kind, changed=changed, done="continues", before="was not paused")
+    return _print_change(call, call.options.kind, changed=changed, done="continues", before="was not paused")
 
 
 def pause_session(call: Call) -> int:
     """Pause a session."""
     with call.store() as store:
         changed = store.sessions.handle(call.options.session).pause()
-    return _told(call, call.options.session, changed=changed, done="is paused", before="was paused already")
+    return _print_change(call, call.options.session, changed=changed, done="is paused", before="was paused already")
 
 
 def resume_session(call: Call) -> int:
     """Resume a session."""
     with call.store() as store:
         changed = store.sessions.handle(call.options.session).resume()
-    return _told(call, call.options.session, changed=changed, done="continues", before="was not paused")
+    return _print_change(call, call.options.session, changed=changed, done="continues", before="was not paused")
 
 
 def interrupt(call: Call) -> int:
@@ -100,7 +100,7 @@ def _session(call: Call, store: holdfast.BlockingStore) -> holdfast.blocking.Ses
     return store.sessions.handle(call.options.session)
 
 
-def _told(call: Call, name: str, *, changed: bool, done: str, before: str) -> int:
+def _print_change(call: Call, name: str, *, changed: bool, done: str, before: str) -> int:
     if call.options.json:
         call.terminal.json({"name": name, "changed": changed})
     else:

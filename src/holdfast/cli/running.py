@@ -284,7 +284,7 @@ def _suggested(call: Call, error: Exception, message: str) -> str:
 
 
 def _store_error_text(error: holdfast.HoldfastError, command: str) -> tuple[int, str]:
-    from holdfast.cli.advice import said
+    from holdfast.cli.advice import error_text
 
     codes = (
         (holdfast.InvalidRequest, 2),
@@ -292,4 +292,4 @@ def _store_error_text(error: holdfast.HoldfastError, command: str) -> tuple[int,
         (holdfast.Incompatible, 4),
         (holdfast.Corrupt, 5),
     )
-    return next((code for kind, code in codes if isinstance(error, kind)), 1), said(error, command)
+    return next((code for kind, code in codes if isinstance(error, kind)), 1), error_text(error, command)

@@ -95,7 +95,7 @@ def _look_again(call: Call, store: holdfast.BlockingStore, ends_s: float | None)
     while True:
         news = [one for look in (*pending, work) for one in look.news()]
         # The sort is stable: events of one millisecond keep the order of their session or log.
-        for one in sorted(news, key=lambda said: said["at_ms"]):
+        for one in sorted(news, key=lambda item: item["at_ms"]):
             _show(call, one)
         now_s = time.monotonic()
         # A feed that finished its pass waits for the other one: passes of different lengths might never end together.

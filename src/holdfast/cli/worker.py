@@ -56,8 +56,8 @@ def _metrics(call: Call, found: holdfast.Worker) -> Generator[None]:
         try:
             port = stack.enter_context(metrics_served(found, host, port))
         except (OSError, OverflowError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise Misused(f"--metrics-port: cannot listen on {host} port {port}: {said}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise Misused(f"--metrics-port: cannot listen on {host} port {port}: {reason}") from None
         place = f"[{host}]" if ":" in host else host
         call.terminal.note(f"metrics at http://{place}:{port}/metrics")
         yield

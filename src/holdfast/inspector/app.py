@@ -31,7 +31,7 @@ with needing("ui", field="inspector", purpose="the inspector"):
 
 from holdfast import metrics
 from holdfast.activity import PAUSE_FACTOR
-from holdfast.cli.advice import said
+from holdfast.cli.advice import error_text
 from holdfast.cli.schedules import target_of
 from holdfast.cli.terminal import end_of_error, length, moment, size
 from holdfast.cli.triggers import start_of
@@ -188,7 +188,7 @@ class Pages:
             view, status = _notice(AWAY, f"{problem}. This page continues when it is back."), UNAVAILABLE
         except holdfast.HoldfastError as error:
             status = _status_of(error)
-            view = _notice(REFUSED.get(status, "This cannot be shown"), said(error))
+            view = _notice(REFUSED.get(status, "This cannot be shown"), error_text(error))
         else:
             status = view.status
         facts = {"base": base, "query": query, "path": path, "allow_writes": self._allow_writes, **view.facts}
@@ -225,7 +225,7 @@ class Pages:
         base = request.scope.get("root_path", "")
 
         # A search reads many sessions: it is not repeated every moment.
-        pause_s = SEARCH_EVERY_S if query.get("text") or query.get("said") else LOOK_EVERY_S
+        pause_s = SEARCH_EVERY_S if query.get("text") or query.get("message") else LOOK_EVERY_S
 
         async def stream() -> AsyncGenerator[str]:
             sent, silent_s = ("", ""), 0.0
@@ -292,7 +292,7 @@ class Pages:
         try:
             done = await carry_out(await self._source.store(), words, str(form.get("payload", "")))
         except holdfast.HoldfastError as error:
-            notice = _notice("Nothing was done", said(error))
+            notice = _notice("Nothing was done", error_text(error))
             main = self._templates.get_template(notice.template).render(notice.facts)
             return self._whole(notice.title, main, base, "", {}, _status_of(error))
         query = urlencode([*parse_qsl(asked), ("done", "yes" if done else "no")])

@@ -14,7 +14,7 @@ NODES = 200
 """Nodes of a conversation or a tree that one page shows, the newest."""
 FEW_NODES, LARGE_PAGE = 20, 1_000_000
 """A page reads so few nodes first, and no more once they have more bytes than this."""
-MOST_SAID = 160
+MOST_TEXT = 160
 """Characters of a message in a comparison."""
 
 Changes = list[tuple[str, list[str]]]
@@ -68,15 +68,15 @@ async def compared(handle: holdfast.Session, now: Conversation, since: int) -> C
         except holdfast.NotFound:
             return None  # it was pruned, or is still to come
     earlier = None if thread is None else thread_of(before)
-    said = await _said(handle, now, before) if thread is None else _said_in(thread, earlier)
+    messages = await _changed_messages(handle, now, before) if thread is None else _changed_in_thread(thread, earlier)
     return [
-        *([("conversation", said)] if said else []),
-        *changes(_session(before, is_said=bool(said)), _session(now.view, is_said=bool(said))),
+        *([("conversation", messages)] if messages else []),
+        *changes(_session(before, has_messages=bool(messages)), _session(now.view, has_messages=bool(messages))),
         *changes(state_of(before, earlier), state_of(now.view, thread)),
     ]
 
 
-def _said_in(now: Thread, before: Thread | None) -> list[str]:
+def _changed_in_thread(now: Thread, before: Thread | None) -> list[str]:
     """Return the messages of a thread that came and went, one a line."""
     earlier = [] if before is None else before.messages
     pairs = enumerate(zip(earlier, now.messages, strict=False))
@@ -86,7 +86,9 @@ def _said_in(now: Thread, before: Thread | None) -> list[str]:
     return lines[-MOST_LINES:]
 
 
-async def _said(handle: holdfast.Session, now: Conversation, before: holdfast.sessions.SessionView | None) -> list[str]:
+async def _changed_messages(
+    handle: holdfast.Session, now: Conversation, before: holdfast.sessions.SessionView | None
+) -> list[str]:
     """Return the messages that came and went, one a line."""
     leaf = None if before is None else before.graph.leaf
     at = next((at for at, node in enumerate(now.nodes) if node.id == leaf), None)
@@ -106,14 +108,14 @@ def _lines(sign: str, nodes: Iterable[holdfast.Node]) -> list[str]:
 
 
 def _line(sign: str, entry: Entry) -> str:
-    return f"{sign}{entry.role}: {clipped(' '.join(entry.text.split()), MOST_SAID)}"
+    return f"{sign}{entry.role}: {clipped(' '.join(entry.text.split()), MOST_TEXT)}"
 
 
-def _session(view: holdfast.sessions.SessionView | None, *, is_said: bool) -> dict[str, object]:
-    """Return the state of a session beside its checkpoint, its place only if no message tells that it moved."""
+def _session(view: holdfast.sessions.SessionView | None, *, has_messages: bool) -> dict[str, object]:
+    """Return the state of a session beside its checkpoint, its place only if no message shows that it moved."""
     if view is None:
         return {}
-    place: dict[str, object] = {} if is_said else {"leaf": view.graph.leaf, "nodes": view.node_count}
+    place: dict[str, object] = {} if has_messages else {"leaf": view.graph.leaf, "nodes": view.node_count}
     frames = [one.frame_id for one in view.frames]
     return {"session": {**place, "config": view.config, "frame": view.current_frame_id, "frames": frames}}
 

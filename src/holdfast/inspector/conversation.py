@@ -21,7 +21,7 @@ MOST_TEXT_LINES = 100
 ROLES = ("user", "assistant", "system", "tool", "call", "result", "reasoning")
 OF_TOOLS = frozenset({"tool", "call", "result"})
 """Roles of what an assistant does with tools. A page folds what follows each other into one line."""
-SPEAKERS = {"agent": "assistant", "ai": "assistant", "model": "assistant", "human": "user"}
+ROLE_NAMES = {"agent": "assistant", "ai": "assistant", "model": "assistant", "human": "user"}
 """Names that frameworks have for roles."""
 PARTED = "pydantic-ai.message"
 OF_TOOL = re.compile(r"(call|result) (?:\S+\(|of \S+: )")
@@ -102,7 +102,7 @@ def together(entries: Iterable[Entry]) -> list[Block]:
 
 
 def _entries(node: holdfast.Node) -> list[Entry]:
-    """Return a node as it is shown, a message of several parts part by part: each has its speaker."""
+    """Return a node as it is shown, a message of several parts part by part: each has its name."""
     is_parted = node.kind == PARTED and isinstance(node.payload, dict)
     parts: Any = cast("dict[str, Any]", node.payload).get("parts") if is_parted else None
     if not isinstance(parts, list):
@@ -140,38 +140,38 @@ def _message(node: holdfast.Node) -> tuple[str, str]:
     renderer = RENDERERS.get(node.kind)
     line = None if renderer is None else renderer(node.payload)
     if line is not None:
-        return _spoken(node.kind, line)
+        return _role_and_text(node.kind, line)
     payload: Any = node.payload
     if isinstance(payload, str):
         return node.kind, payload
     fields: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
     content = next((fields[name] for name in ("content", "text", "parts") if name in fields), None)
-    said_by: Any = fields.get("role")
-    if isinstance(said_by, str):
+    role_name: Any = fields.get("role")
+    if isinstance(role_name, str):
         called = _calls(fields.get("tool_calls"))
         if called and not content:
             return "call", called
         if called or content is not None:
-            return said_by, f"{text_of(content)}\n\n{called}".rstrip()
+            return role_name, f"{text_of(content)}\n\n{called}".rstrip()
     if content is not None and len(fields) == 1:
         return node.kind, text_of(content)
     return node.kind, pretty(node.payload)
 
 
-def _spoken(kind: str, line: str) -> tuple[str, str]:
+def _role_and_text(kind: str, line: str) -> tuple[str, str]:
     """Return the role and the text of a line of a renderer, the kind as the role if it names none of `ROLES`."""
-    speaker, mark, said = line.partition(": ")
-    role = SPEAKERS.get(speaker, speaker)
+    name, mark, text = line.partition(": ")
+    role = ROLE_NAMES.get(name, name)
     if mark and role in ROLES:
-        return role, said
+        return role, text
     word, _, rest = line.partition(" ")
     if word in ROLES:
         return word, rest.removeprefix("of ")
     if mark and kind == "adk.event":  # the name of an agent
-        of_tool = OF_TOOL.match(said)
-        return ("assistant", said) if of_tool is None else (of_tool[1], said.partition(" ")[2].removeprefix("of "))
+        of_tool = OF_TOOL.match(text)
+        return ("assistant", text) if of_tool is None else (of_tool[1], text.partition(" ")[2].removeprefix("of "))
     if mark and kind == "langgraph.write":  # the name of a channel
-        inner = _spoken("", said)
+        inner = _role_and_text("", text)
         return inner if inner[0] in ROLES else (kind, line)
     return kind, line
 
@@ -181,13 +181,13 @@ def _calls(calls: Any) -> str:
     if not isinstance(calls, list):
         return ""
     listed = cast("Any", calls)
-    said: list[str] = []
+    lines: list[str] = []
     for one in listed[:MOST_PARTS]:
         call: Any = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
         function: Any = call.get("function", call)
         fields: dict[str, Any] = cast("dict[str, Any]", function) if isinstance(function, dict) else {}
-        said.append(f"{fields.get('name', 'a tool')}({compact(fields.get('arguments', fields.get('args', '')))})")
-    return "\n".join(said)
+        lines.append(f"{fields.get('name', 'a tool')}({compact(fields.get('arguments', fields.get('args', '')))})")
+    return "\n".join(lines)
 
 
 def pretty(value: object) -> str:

@@ -52,9 +52,9 @@ async def carry_out(store: holdfast.Store, words: Sequence[str], payload: str = 
         raise holdfast.InvalidRequest("remedy", "is not one that a page offers: use the command line")
     if payload.strip() and words[1] == "signal":
         try:
-            said = msgspec.json.decode(payload)
+            document = msgspec.json.decode(payload)
         except (ValueError, RecursionError) as error:
             raise holdfast.InvalidRequest("payload", f"is not JSON: {error}") from None
-        return bool(await store.events.signal(words[2], words[3], said))
+        return bool(await store.events.signal(words[2], words[3], document))
     _, remedy = REMEDIES[words[0], words[1]]
     return bool(await remedy(store, words[2:]))

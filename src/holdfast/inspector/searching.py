@@ -19,12 +19,12 @@ PAGE = 50
 SEARCHED = 5_000
 """Sessions that one search of ids, names and owners reads."""
 SEARCH_PAGE = 500
-SAID_SESSIONS = 200
+MESSAGE_SESSIONS = 200
 """Sessions in whose conversations one search looks."""
-SAID_NODES = 50
+MESSAGE_NODES = 50
 """Nodes of a conversation that a search reads, the newest of the active path."""
-SAID_PAGE = 10
-SAID_S = 2.0
+MESSAGE_PAGE = 10
+MESSAGE_S = 2.0
 """Time after which a search of conversations begins no further sessions."""
 ACTIVE_MS = 300_000
 """A session that changed within this time is active."""
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
     given: str
     text: str
-    said: str
+    message: str
     owner: str | None
     labels: dict[str, str]
 
@@ -61,7 +61,7 @@ def asked_for(query: Mapping[str, str]) -> Asked:
     key, sign, value = query.get("label", "").partition(":")
     if sign:
         labels[key] = value
-    return Asked(given, " ".join(words), query.get("said", "").strip(), query.get("owner") or None, labels)
+    return Asked(given, " ".join(words), query.get("message", "").strip(), query.get("owner") or None, labels)
 
 
 async def list_sessions(
@@ -81,16 +81,16 @@ async def searched_sessions(
     store: holdfast.Store, asked: Asked, after: str | None
 ) -> tuple[list[holdfast.sessions.SessionSummary], str | None, int]:
     """Return sessions that match, the cursor at which to continue, and the number that was looked at."""
-    most, size = (SAID_SESSIONS, SAID_PAGE) if asked.said else (SEARCHED, SEARCH_PAGE)
+    most, size = (MESSAGE_SESSIONS, MESSAGE_PAGE) if asked.message else (SEARCHED, SEARCH_PAGE)
     wanted, searched = asked.text.casefold(), 0
     found: list[holdfast.sessions.SessionSummary] = []
-    ends_s = time.monotonic() + SAID_S
+    ends_s = time.monotonic() + MESSAGE_S
     while True:
         page = await list_sessions(store, asked, after, size)
         named = [one for one in page if wanted in f"{one.session_id}\0{one.name or ''}\0{one.owner or ''}".casefold()]
-        found += [one for one in named if await _is_said(store, one.session_id, asked.said.casefold())]
+        found += [one for one in named if await _has_message(store, one.session_id, asked.message.casefold())]
         searched, after = searched + len(page), page.next
-        is_late = bool(asked.said) and time.monotonic() >= ends_s
+        is_late = bool(asked.message) and time.monotonic() >= ends_s
         if after is None or len(found) >= PAGE or searched >= most or is_late:
             return found, after, searched
 
@@ -257,11 +257,11 @@ async def _summary(store: holdfast.Store, id: str) -> holdfast.sessions.SessionS
     return next((one for one in page if one.session_id == id), None)
 
 
-async def _is_said(store: holdfast.Store, session_id: str, wanted: str) -> bool:
+async def _has_message(store: holdfast.Store, session_id: str, wanted: str) -> bool:
     """Return True if one of the newest nodes has the text, as a page shows it. Reads nothing for an empty text."""
     if not wanted:
         return True
-    scope = holdfast.sessions.ActivePath(last=SAID_NODES)
+    scope = holdfast.sessions.ActivePath(last=MESSAGE_NODES)
     try:
         view = await store.sessions.handle(session_id).load(scope)
     except (holdfast.SessionDeleted, holdfast.errors.Corrupt):
@@ -269,6 +269,6 @@ async def _is_said(store: holdfast.Store, session_id: str, wanted: str) -> bool:
     if view is None:
         return False
     thread = thread_of(view)
-    messages = [] if thread is None else thread.messages[-SAID_NODES:]
+    messages = [] if thread is None else thread.messages[-MESSAGE_NODES:]
     entries = [*map(entry_of, view.graph.nodes), *(entry_of_message(one, 0) for one in messages)]
     return any(wanted in one.text.casefold() for one in entries)

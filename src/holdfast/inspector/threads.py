@@ -14,7 +14,7 @@ USUAL: Final = "messages"
 """The channel of messages, unless a graph names it otherwise."""
 MOST_BYTES: Final = 16 * 1024 * 1024
 """A larger value is not decoded for a page."""
-SAID_BY: Final = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "function": "tool"}
+ROLE_OF: Final = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "function": "tool"}
 
 Message: TypeAlias = dict[str, Any]
 
@@ -41,7 +41,7 @@ def thread_of(view: holdfast.sessions.SessionView | None) -> Thread | None:
 def as_message(fields: Message) -> Message:
     """Return a message with its speaker under `role`, as other frameworks write it."""
     kind = str(fields["type"])
-    return {"role": SAID_BY.get(kind, kind), **fields}
+    return {"role": ROLE_OF.get(kind, kind), **fields}
 
 
 def _values(payload: dict[str, Any], checkpoint: holdfast.Checkpoint | None) -> dict[str, Any]:

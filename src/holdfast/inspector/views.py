@@ -14,7 +14,7 @@ from holdfast.inspector.comparing import NODES, Conversation, compared, newest_n
 from holdfast.inspector.conversation import MOST_TEXT, ROLES, Entry, blocks_of, blocks_of_thread, entry_of, pretty
 from holdfast.inspector.searching import (
     ACTIVE_MS,
-    SAID_NODES,
+    MESSAGE_NODES,
     active_sessions,
     asked_for,
     failed_sessions,
@@ -88,7 +88,7 @@ async def sessions(store: holdfast.Store, query: Query) -> View:
     elif state == "active":
         changed = await active_sessions(store, after)
         found, next = list(changed), changed.next
-    elif asked.text or asked.said:
+    elif asked.text or asked.message:
         found, next, searched = await searched_sessions(store, asked, after)
     else:
         page = await list_sessions(store, asked, after, PAGE)
@@ -101,7 +101,7 @@ async def sessions(store: holdfast.Store, query: Query) -> View:
             "next": next,
             "asked": asked,
             "searched": searched,
-            "said_nodes": SAID_NODES,
+            "message_nodes": MESSAGE_NODES,
             "label": query.get("label", ""),
             "state": state if state in STATES else "",
             "reasons": reasons,

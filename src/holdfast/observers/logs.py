@@ -32,7 +32,7 @@ class Logging:
     def __init__(self, logger: str = "holdfast.operations") -> None:
         self._logger = logger_of(logger)
 
-    def begin(self, operation: str, system: str, *, steps: bool) -> End | None:  # noqa: ARG002 - all said at the end
+    def begin(self, operation: str, system: str, *, steps: bool) -> End | None:  # noqa: ARG002 - all are logged at the end
         """Skip all measurement for a logger that would drop even errors."""
         return self._log if self._logger.isEnabledFor(ERROR) else None
 

@@ -93,15 +93,15 @@ class Server:
     def run(self, program: str, *arguments: str | Path) -> None:
         """Run one of its programs as its user."""
         # No pipe: the server would inherit it and keep it open, and this call would never end.
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as output:
             command = [self._programs / program, *arguments]
             done = subprocess.run(  # noqa: S603 - our own programs, without a shell
-                command, stdout=said, stderr=said, check=False, cwd=self.folder,
+                command, stdout=output, stderr=output, check=False, cwd=self.folder,
                 user=self.user_id, group=self.group_id, extra_groups=self.groups,
             )  # fmt: skip
-            said.seek(0)
+            output.seek(0)
             if done.returncode:
-                raise RuntimeError(f"{program} failed: {said.read().decode(errors='replace')}")
+                raise RuntimeError(f"{program} failed: {output.read().decode(errors='replace')}")
 
     def own(self, folder: Path) -> None:
         """Let its user write to a folder."""

@@ -388,17 +388,17 @@ class _Format(msgspec.Struct):
 
 def _manifest(data: bytes) -> Manifest:
     try:
-        said = msgspec.json.decode(data, type=_Format)
+        header = msgspec.json.decode(data, type=_Format)
     except (ValueError, RecursionError):
         raise holdfast.errors.ImportRefused("this is not an exported session: its first line has no format") from None
-    if said.format != FORMAT:
+    if header.format != FORMAT:
         raise holdfast.errors.ImportRefused("this is not an exported session: its format is another one")
-    if said.version > VERSION:
+    if header.version > VERSION:
         raise holdfast.errors.ImportRefused(
-            f"the file has format version {said.version}, this program knows {VERSION}: upgrade holdfast"
+            f"the file has format version {header.version}, this program knows {VERSION}: upgrade holdfast"
         )
-    if said.version != VERSION:
-        raise holdfast.errors.ImportRefused(f"{DAMAGED}: there is no format version {said.version}; export it again")
+    if header.version != VERSION:
+        raise holdfast.errors.ImportRefused(f"{DAMAGED}: there is no format version {header.version}; export it again")
     try:
         first = msgspec.json.decode(data, type=FirstLine)
         if hashlib.sha256(first.manifest).hexdigest() != first.sha256:

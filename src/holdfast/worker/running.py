@@ -280,13 +280,13 @@ def described(error: BaseException, limits: holdfast.Limits | None = None) -> st
     Control characters are blanks: a document takes six bytes for each.
     """
     try:
-        said = f": {error}"
+        message = f": {error}"
     except Exception:  # an error of the handler's own, with a faulty __str__
-        said = ""
+        message = ""
     if _is_group(error):
         first: BaseException = cast("Any", error).exceptions[0]
-        said += f": {described(first)}"  # of a TaskGroup, whose own text says nothing
-    text = f"{type(error).__name__}{said}".encode("utf-8", "replace").decode().translate(CONTROL)
+        message += f": {described(first)}"  # of a TaskGroup, whose own text says nothing
+    text = f"{type(error).__name__}{message}".encode("utf-8", "replace").decode().translate(CONTROL)
     most_bytes = None if limits is None else min(limits.text_bytes, limits.document_bytes // 8)
     return text[:ERROR_CHARACTERS].encode()[:most_bytes].decode(errors="ignore")
 

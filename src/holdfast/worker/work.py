@@ -188,8 +188,8 @@ class Work:
         self._overtaken[batch_id] += 1
         if self._overtaken[batch_id] > MOST_OVERTAKEN:
             del self._overtaken[batch_id]
-            told = holdfast.HeadConflict(error.session_id, error.expected, error.actual, OVERTAKEN_ADVICE)
-            await self._fail(handler, held, told)
+            conflict = holdfast.HeadConflict(error.session_id, error.expected, error.actual, OVERTAKEN_ADVICE)
+            await self._fail(handler, held, conflict)
             return
         message = "another write came before the commit of a turn by %(handler)s, which is run again"
         log_event("worker", WARNING, message, handler=handler.name)
@@ -209,11 +209,11 @@ class Work:
         failure = Failure(shape, batch.kind, batch.batch_id, claim.session_id, batch.attempts, error, delay_ms)
         self._runner.tally.count(failure)
         trace_failure(self._runner.store, error)
-        said = described(error, self._runner.store.limits)
+        text = described(error, self._runner.store.limits)
         try:
             await self._runner.persist(
                 "cannot record a failure",
-                lambda: self._queue.fail(claim, said, retry_in_ms=longest_ms, max_attempts=handler.retry.attempts),
+                lambda: self._queue.fail(claim, text, retry_in_ms=longest_ms, max_attempts=handler.retry.attempts),
             )
         except asyncio.CancelledError:
             if not held.is_lost:

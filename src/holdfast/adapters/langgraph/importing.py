@@ -212,8 +212,8 @@ def _message(value: Any) -> str:
         fields = msgspec.convert(parts[2], _Message)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError):
         return ""
-    said = [fields.content] if isinstance(fields.content, str) else [part.get("text") for part in fields.content]
-    words = [*(text for text in said if isinstance(text, str)), *(f"call {call.name}" for call in fields.tool_calls)]
+    texts = [fields.content] if isinstance(fields.content, str) else [part.get("text") for part in fields.content]
+    words = [*(text for text in texts if isinstance(text, str)), *(f"call {call.name}" for call in fields.tool_calls)]
     return " ".join(f"{fields.type}: {' '.join(words)}".split())[: payloads.GIST_CHARACTERS]
 
 

@@ -469,6 +469,6 @@ def _gist(value: Any) -> str:
     if not isinstance(last, BaseMessage):
         return ""
     calls = [f"call {call['name']}" for call in getattr(last, "tool_calls", ())]
-    said = last.content if isinstance(last.content, str) else last.text
-    text = " ".join(f"{last.type}: {' '.join([said, *calls])}".split())[: payloads.GIST_CHARACTERS]
+    content = last.content if isinstance(last.content, str) else last.text
+    text = " ".join(f"{last.type}: {' '.join([content, *calls])}".split())[: payloads.GIST_CHARACTERS]
     return text.encode(errors="replace").decode()

@@ -93,11 +93,11 @@ def is_message(value: Any) -> bool:
 
 
 def _message(fields: Mapping[str, Any]) -> str:
-    said = text_of(fields.get("content"))
+    text = text_of(fields.get("content"))
     called: Any = fields.get("tool_calls")
     made: list[Any] = cast("Any", called) if isinstance(called, list) else []
     calls = [_call(cast("dict[str, Any]", one)) for one in made if isinstance(one, dict)]
-    return f"{fields['type']}: {' '.join(part for part in (said, *calls) if part)}"
+    return f"{fields['type']}: {' '.join(part for part in (text, *calls) if part)}"
 
 
 def _call(fields: Mapping[str, Any]) -> str:
