@@ -95,8 +95,8 @@ def write_results(out: Path, facts: dict[str, str], *, quick: bool) -> None:
     for name in MODULES:
         text, data = out / "results" / f"{name}.md", out / "results" / f"{name}.json"
         if text.exists():
-            told = json.loads(data.read_text(encoding="utf-8"))["machine"]
-            measured = f"Measured {told['date']} at {told['commit']}, load {told['load at the start']}."
+            answer = json.loads(data.read_text(encoding="utf-8"))["machine"]
+            measured = f"Measured {answer['date']} at {answer['commit']}, load {answer['load at the start']}."
             parts += [text.read_text(encoding="utf-8").strip(), measured]
     (out / "RESULTS.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 

@@ -32,8 +32,8 @@ def serve(driver: object) -> None:
         for line in sys.stdin:
             request = json.loads(line)
             try:
-                told = getattr(driver, request.pop("do"))(**request)
-                answer = {"ok": runner.run(told) if inspect.iscoroutine(told) else told}
+                found = getattr(driver, request.pop("do"))(**request)
+                answer = {"ok": runner.run(found) if inspect.iscoroutine(found) else found}
             except Exception as error:
                 answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
             answers.write(json.dumps(answer) + "\n")

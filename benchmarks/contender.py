@@ -130,10 +130,10 @@ class Running:
 
     def audit(self) -> None:
         """Read back its data: every turn that it was given, with the bytes that it claims to carry."""
-        told = self.ask("audit")
-        expected = told["turns"] * sum(work.PARTS[part] for part in self.contender.carries)
-        if told["content_bytes"] != expected:
-            raise UnlikeWork(f"{self.contender.name} keeps {told['content_bytes']} bytes of {expected}")
+        found = self.ask("audit")
+        expected = found["turns"] * sum(work.PARTS[part] for part in self.contender.carries)
+        if found["content_bytes"] != expected:
+            raise UnlikeWork(f"{self.contender.name} keeps {found['content_bytes']} bytes of {expected}")
         if set(self.contender.carries) != set(work.PARTS) and not self.contender.less:
             raise UnlikeWork(f"{self.contender.name} keeps less than a turn and does not say so")
 

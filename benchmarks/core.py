@@ -74,11 +74,11 @@ class Entry:
 
     def data(self) -> dict[str, Any]:
         """Return the results for JSON, with the latencies summed up."""
-        told: dict[str, Any] = {"does less": self.contender.less, "facts": self.facts, "error": self.error}
+        found: dict[str, Any] = {"does less": self.contender.less, "facts": self.facts, "error": self.error}
         if self.rounds and "latencies_ms" in self.rounds[0]:
-            told |= {"per_second": self.rates.data()}
-            told |= {f"p{share}_ms": self.latency(share / 100).data() for share in (50, 99)}
-        return told
+            found |= {"per_second": self.rates.data()}
+            found |= {f"p{share}_ms": self.latency(share / 100).data() for share in (50, 99)}
+        return found
 
 
 Entries = dict[str, Entry]

@@ -73,12 +73,12 @@ class Entry:
 
     def round(self, case: Case, *, keep: bool) -> None:
         """Run a round."""
-        told = self.running.ask(case.does, **case.asked | self.running.contender.request)
+        answer = self.running.ask(case.does, **case.asked | self.running.contender.request)
         if keep:
-            each = 1e6 / told["count"]
-            self.client.append(told["client_cpu_s"] * each)
-            self.server.append(told["server_cpu_s"] * each)
-            self.wall.append(told["seconds"] * each)
+            each = 1e6 / answer["count"]
+            self.client.append(answer["client_cpu_s"] * each)
+            self.server.append(answer["server_cpu_s"] * each)
+            self.wall.append(answer["seconds"] * each)
 
 
 def measured(case: Case, contenders: list[Contender], rounds: int) -> list[str]:

@@ -78,10 +78,10 @@ class Crew:
         began_ns = time.monotonic_ns()
         self._open_gates()
         stamps = self._read(jobs)
-        told = {"client_cpu_s": self.used_s() - before_s, "server_cpu_s": used.since()["server_cpu_s"]}
+        answer = {"client_cpu_s": self.used_s() - before_s, "server_cpu_s": used.since()["server_cpu_s"]}
         numbers = [number for number, _ in stamps]
         seconds = (max(at_ns for _, at_ns in stamps) - began_ns) / 1e9
-        return told | {"seconds": seconds, "count": jobs, "once": sorted(numbers) == list(range(jobs))}
+        return answer | {"seconds": seconds, "count": jobs, "once": sorted(numbers) == list(range(jobs))}
 
     def _open_gates(self) -> None:
         for each in self._processes:
@@ -178,14 +178,14 @@ class Base:
         await self.fill(jobs)
         crew = Crew(self.module, self.where, processes)
         try:
-            told = await asyncio.to_thread(crew.work, jobs)
+            answer = await asyncio.to_thread(crew.work, jobs)
             left, deadline_s = await self.left(), time.monotonic() + 10
             while left and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.05)
                 left = await self.left()
         finally:
             await asyncio.to_thread(crew.end)
-        return told | {"left": left}
+        return answer | {"left": left}
 
     async def wake(self, count: int, pause_ms: float) -> list[float]:
         """Wake an idle worker process by one job after another. Return the milliseconds of each."""

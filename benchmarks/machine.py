@@ -36,10 +36,10 @@ def describe() -> dict[str, str]:
 
 def commit() -> str:
     """Return the commit that is measured, marked if files differ from it."""
-    told = subprocess.run(
+    answer = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False, cwd=ROOT
     )
-    return told.stdout.strip() or "not a checkout"
+    return answer.stdout.strip() or "not a checkout"
 
 
 def processor() -> str:
@@ -56,8 +56,8 @@ def memory() -> str:
 
 def file_system(folder: str) -> str:
     """Return the kind of file system below a folder."""
-    told = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False)
-    return told.stdout.strip() or "unknown"
+    answer = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or "unknown"
 
 
 def version(name: str) -> str:

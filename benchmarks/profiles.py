@@ -134,13 +134,13 @@ def profile(case: Case, url: str, folder: Path) -> Profile:
                 if not said[-1]:
                     raise SystemExit("py-spy ended: " + "".join(said))
                 said.append(looking.stdout.readline())
-            told = running.ask(case.does, **case.asked)
+            answer = running.ask(case.does, **case.asked)
             looking.send_signal(signal.SIGINT)
             looking.communicate(timeout=LAST_WORDS_S)
     finally:
         running.close()
     parts, functions = counted(stacks.read_text(encoding="utf-8"))
-    return Profile(case.question, told["count"], told["seconds"] / told["count"] * 1e6, parts, functions)
+    return Profile(case.question, answer["count"], answer["seconds"] / answer["count"] * 1e6, parts, functions)
 
 
 def counted(stacks: str) -> tuple[Counter[str], Counter[str]]:
@@ -231,9 +231,9 @@ def main(arguments: list[str]) -> int:
             for number, case in enumerate(cases(options.size)):
                 if options.only in case.question:
                     url = postgres.database() if case.with_server else str(Path(folder) / f"{number}.db")
-                    told = table(profile(case, url, Path(folder)))
-                    print("\n".join(told), flush=True)
-                    lines += told
+                    answer = table(profile(case, url, Path(folder)))
+                    print("\n".join(answer), flush=True)
+                    lines += answer
         finally:
             postgres.close()
     lines += imports()

@@ -61,9 +61,9 @@ def compare(
         # Create the session before it is measured.
         running.ask("turns", sessions=1, turns=2, prefix=prefix)
         before = 0 if wire is None else wire.trips
-        told = running.ask("turns", sessions=1, turns=YOUNG, prefix=prefix)
-        work = told["statements"] if wire is None else wire.trips - before
-        return median(told["latencies_ms"]), work / YOUNG
+        answer = running.ask("turns", sessions=1, turns=YOUNG, prefix=prefix)
+        work = answer["statements"] if wire is None else wire.trips - before
+        return median(answer["latencies_ms"]), work / YOUNG
 
     long, young = start(), start()
     try:
@@ -76,8 +76,10 @@ def compare(
         young.close()
     ratios = tuple(old[0] / new[0] for old, new in pairs)
     counts = {round(old[1], 2) for old, _ in pairs[1:]}, {round(new[1], 2) for _, new in pairs[1:]}
-    told = [Spread(tuple(pair[side][0] for pair in pairs)).show() for side in (0, 1)]
-    table.rows.append([name, *told, Spread(ratios).show(), " / ".join(", ".join(map(number, each)) for each in counts)])
+    answer = [Spread(tuple(pair[side][0] for pair in pairs)).show() for side in (0, 1)]
+    table.rows.append(
+        [name, *answer, Spread(ratios).show(), " / ".join(", ".join(map(number, each)) for each in counts)]
+    )
     result.data[name] = {"pairs": pairs}
     # Counts need no tolerance. The first pair still prepares statements.
     work = "statements" if wire is None else "trips"
@@ -92,8 +94,8 @@ def curve(running: Running, turns: int) -> list[tuple[float, float]]:
     step = max(10, turns // (POINTS * 10))
     done = 0
     while done < turns:
-        told = running.ask("turns", sessions=1, turns=min(step, turns - done))
-        points.append((done + step / 2, median(told["latencies_ms"])))
+        answer = running.ask("turns", sessions=1, turns=min(step, turns - done))
+        points.append((done + step / 2, median(answer["latencies_ms"])))
         done += step
     return points
 

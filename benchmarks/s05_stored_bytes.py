@@ -122,12 +122,12 @@ def large(bench: Bench, result: Result) -> None:
         try:
             running.open()
             empty = size(bench, contender) if kind == "PostgreSQL" else 0
-            told = running.ask("states", count=count, state_bytes=STATE_BYTES, changed_bytes=CHANGED_BYTES)
+            answer = running.ask("states", count=count, state_bytes=STATE_BYTES, changed_bytes=CHANGED_BYTES)
         finally:
             running.close()
         stored = (size(bench, contender) - empty) / MEGABYTE
         fresh = (STATE_BYTES + CHANGED_BYTES * (count - 1)) / MEGABYTE
-        p50 = sorted(told["latencies_ms"])[count // 2]
+        p50 = sorted(answer["latencies_ms"])[count // 2]
         table.rows.append([kind, number(STATE_BYTES * count / MEGABYTE), number(fresh), number(stored), number(p50)])
         result.at_most(f"{kind}: 200 turns of a 1 MB state: <= 12 MB", Spread((stored,)), 12, unit=" MB")
     result.tables.append(table)

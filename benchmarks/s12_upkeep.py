@@ -24,8 +24,8 @@ def run(bench: Bench) -> Result:
     for turn in range(min(bench.rounds, MOST_ROUNDS)):
         for kind in kinds:
             bench.tell(f"round {turn + 1}, {kind}: {dead:,} dead rows")
-            for phase, told in zip(PHASES, measured(bench, kind, dead), strict=True):
-                found[f"{kind}, {phase}"].append(told)
+            for phase, answer in zip(PHASES, measured(bench, kind, dead), strict=True):
+                found[f"{kind}, {phase}"].append(answer)
     for name, rounds in found.items():
         quantiles = {f"p{share}_ms": latency(rounds, share / 100) for share in (50, 99)}
         removed = f"{rounds[0]['nodes']:,} nodes, {rounds[0]['revisions']:,} revisions" if "nodes" in rounds[0] else ""
@@ -37,7 +37,7 @@ def run(bench: Bench) -> Result:
     for kind in kinds:
         before, during = (latency(found[f"{kind}, {phase}"], 0.99) for phase in PHASES[:2])
         result.at_most(f"{kind}: the writers' p99 during it <= 2 x their p99 before it", during.over(before), 2)
-        longest = Spread(tuple(max(told["latencies_ms"]) for told in found[f"{kind}, during"]))
+        longest = Spread(tuple(max(answer["latencies_ms"]) for answer in found[f"{kind}, during"]))
         result.data[f"{kind}, during"]["longest_ms"] = longest.data()
         result.notes.append(f"{kind}: the longest that a writer waited during it: {longest.show()} ms.")
     result.tables.append(table)

@@ -31,7 +31,7 @@ def run(bench: Bench) -> Result:
             entries = race(bench, contenders, "work", audit=False, warm=None, processes=processes, jobs=jobs)
             require_all_done(entries)
             where = f"{kind}, {processes} at work"
-            result.data[where] = {name: told(entry.rounds) for name, entry in entries.items()}
+            result.data[where] = {name: answer(entry.rounds) for name, entry in entries.items()}
             result.tables.append(table(f"{where}, {jobs:,} jobs a round, {SLOTS} at once in each process", entries))
             judge(result, where, entries)
     result.notes.append(
@@ -81,7 +81,7 @@ def require_all_done(entries: Entries) -> None:
                 raise UnlikeWork(f"{name} ran jobs not once ({each['once']}), or left {each['left']} unsettled")
 
 
-def told(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+def answer(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the numbers for JSON."""
     names = {"per_second": lambda one: one["count"] / one["seconds"]}
     names |= {

@@ -107,7 +107,7 @@ def sleepers(bench: Bench, result: Result, kind: str, running: Running) -> None:
             [f"{asleep:,}", number(rest["memory"] / MIB), number(percent), *(number(each) for each in late_ms)]
         )
         found[asleep] = rest | {"percent": percent, "late_p50_ms": late_ms[0], "late_p99_ms": late_ms[1]}
-    result.data[f"sleepers, {kind}"] = {str(asleep): told for asleep, told in found.items()}
+    result.data[f"sleepers, {kind}"] = {str(asleep): answer for asleep, answer in found.items()}
     memory = Spread((found[count]["memory"] / found[0]["memory"],))
     more = Spread((found[count]["percent"] - found[0]["percent"],))
     late_p99 = Spread((found[count]["late_p99_ms"],))

@@ -82,14 +82,14 @@ def idle(bench: Bench, result: Result, kind: str, workers: int) -> None:
     try:
         running.open()
         bench.tell(f"{workers} idle workers on {kind}")
-        told = running.ask("idle", processes=workers, settle_s=SETTLE_S[bench.quick], seconds=bench.size(60.0, 5.0))
+        answer = running.ask("idle", processes=workers, settle_s=SETTLE_S[bench.quick], seconds=bench.size(60.0, 5.0))
     finally:
         running.close()
-    result.data[f"{kind}, idle"] = told
-    percent = (told["client"] + told["server"]) * 100
+    result.data[f"{kind}, idle"] = answer
+    percent = (answer["client"] + answer["server"]) * 100
     most = MOST_PERCENT[kind]
     result.at_most(f"{kind}: {workers} idle workers <= {most:g} % of a core", Spread((percent,)), most, unit=" %")
     result.notes.append(
-        f"{kind}: {workers} idle workers take {number(told['client'] * 100)} % of a core, and their server "
-        f"{number(told['server'] * 100)} %."
+        f"{kind}: {workers} idle workers take {number(answer['client'] * 100)} % of a core, and their server "
+        f"{number(answer['server'] * 100)} %."
     )

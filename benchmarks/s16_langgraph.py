@@ -63,5 +63,5 @@ def writers(bench: Bench, result: Result, kinds: Sequence[str]) -> None:
             finally:
                 running.close()
             kept = "kept" if found["other"] else "lost"
-            table.rows.append([f"{contender.name}, {kind}", found["refused"] or "told nothing", kept])
+            table.rows.append([f"{contender.name}, {kind}", found["refused"] or "not reported", kept])
             result.data[f"two writers, {kind}, {contender.name}"] = found

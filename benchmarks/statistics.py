@@ -49,7 +49,7 @@ class Spread:
 
 
 def number(value: float, digits: int | None = None) -> str:
-    """Format with three significant figures unless told otherwise, thousands separated."""
+    """Format with three significant figures by default, thousands separated."""
     if digits is not None:
         return f"{value:,.{digits}f}"
     if abs(value) >= 100:

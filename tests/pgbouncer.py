@@ -50,9 +50,9 @@ def version() -> str | None:
     program = installed()
     if program is None:
         return None
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\d[\d.]*", told)
-    return told if found is None else found[0]
+    answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d[\d.]*", answer)
+    return answer if found is None else found[0]
 
 
 class PgBouncer:
@@ -89,12 +89,12 @@ class PgBouncer:
         self._reader.start()
 
     def _wait_until_up(self) -> None:
-        told = ""
+        answer = ""
         for line in self._said:
-            told += line
+            answer += line
             if "process up" in line:
                 return
-        raise AssertionError(f"PgBouncer does not start: {told}")
+        raise AssertionError(f"PgBouncer does not start: {answer}")
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={self.folder}"

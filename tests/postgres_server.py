@@ -163,8 +163,8 @@ def installed_in(programs: Path) -> Installation | None:
     # A client package brings some of the programs, too.
     if not all((programs / name).exists() for name in ("postgres", "initdb", "pg_ctl")):
         return None
-    told = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=False).stdout
-    version = re.search(r"(\d+)(?:\.\d+)*", told)
+    reported = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"(\d+)(?:\.\d+)*", reported)
     return None if version is None else Installation(int(version[1]), version[0], programs)
 
 

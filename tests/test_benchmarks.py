@@ -70,8 +70,8 @@ def test_a_check_counts_for_the_innermost_part_and_not_at_all_if_there_is_nothin
         "connection.py: StatementRunner.run",
         "odd",
     ]
-    told = profiles.table(profiles.Profile("S1", 10, 2_600.0, parts, functions))
-    assert "| rules: checks and judgements | 1,000 | 38% |" in told
+    found = profiles.table(profiles.Profile("S1", 10, 2_600.0, parts, functions))
+    assert "| rules: checks and judgements | 1,000 | 38% |" in found
 
 
 SOURCES = {"/" + file.relative_to(ROOT / "src").as_posix(): file for file in (ROOT / "src").rglob("*.py")}
@@ -112,8 +112,8 @@ def test_holdfast_and_the_floor_do_the_same_turns_and_the_results_are_written(tm
     command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1", "--only", "S1", "--out", tmp_path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    [told] = [json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")]
-    assert told["id"] == "S1"
+    [found] = [json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")]
+    assert found["id"] == "S1"
     assert "Targets" in (tmp_path / "RESULTS.md").read_text()
 
 

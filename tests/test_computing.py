@@ -262,7 +262,7 @@ def test_an_operation_gets_the_error_of_its_statement(heavy: bool) -> None:
 @pytest.mark.parametrize("ends", [False, True])
 def test_an_operation_that_is_cancelled_while_it_computes_ends_after_its_step(ends: bool) -> None:
     async def run() -> None:
-        begun, gate, told = threading.Event(), threading.Event(), []
+        begun, gate, reported = threading.Event(), threading.Event(), []
 
         async def operation() -> None:
             begun.set()
@@ -271,7 +271,7 @@ def test_an_operation_that_is_cancelled_while_it_computes_ends_after_its_step(en
                 try:
                     await LoopCall(partial(answered, "never asked for"))
                 except asyncio.CancelledError:
-                    told.append(threading.get_ident())
+                    reported.append(threading.get_ident())
                     raise
 
         task = asyncio.create_task(Steps(FakeLink(), heavy=True).run(operation()))
@@ -283,7 +283,7 @@ def test_an_operation_that_is_cancelled_while_it_computes_ends_after_its_step(en
         gate.set()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert told == ([] if ends else [threading.get_ident()])
+        assert reported == ([] if ends else [threading.get_ident()])
 
     asyncio.run(run())
 

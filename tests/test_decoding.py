@@ -35,9 +35,9 @@ def child(*arguments: str) -> dict[str, object]:
 
 
 def test_the_hook_notices_decoding() -> None:
-    heard = child("hook")["events"]
-    assert isinstance(heard, list)
-    assert {"import", "exec", "compile", "open"} <= set(heard)
+    received = child("hook")["events"]
+    assert isinstance(received, list)
+    assert {"import", "exec", "compile", "open"} <= set(received)
 
 
 def test_hostile_bytes_are_data_for_every_decoder() -> None:

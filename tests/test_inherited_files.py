@@ -17,7 +17,7 @@ import ctypes, os, sys
 import holdfast
 path = sys.argv[1]
 
-def told(work):
+def found(work):
     try:
         return str(work())
     except holdfast.errors.StoreForked as error:
@@ -29,7 +29,7 @@ def in_a_child(*works, fork=os.fork):
     ours, theirs = os.pipe()
     pid = fork()
     if pid == 0:
-        os.write(theirs, chr(0).join(map(told, works)).encode())
+        os.write(theirs, chr(0).join(map(found, works)).encode())
         os._exit(0)
     os.close(theirs)
     with os.fdopen(ours) as answers:

@@ -104,11 +104,11 @@ def test_verification_says_how_far_it_has_come(store: BlockingStore) -> None:
     session = store.sessions.create("chat")
     session.add_nodes([holdfast.Node(f"n{number:03}") for number in range(450)])
     store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
-    told: list[Progress] = []
-    assert store.maintenance.verify(progress=told.append).ok
+    answer: list[Progress] = []
+    assert store.maintenance.verify(progress=answer.append).ok
     # A session, 450 nodes in three pages, a batch; nothing but those was there.
-    assert {one.total for one in told} == {452}
-    done = [one.done for one in told]
+    assert {one.total for one in answer} == {452}
+    done = [one.done for one in answer]
     assert done == sorted(done)
     assert done[-1] == 452
     assert {1, 201, 401, 451, 452} <= set(done)
@@ -118,9 +118,9 @@ def test_a_collection_says_how_many_families_are_done(store: BlockingStore) -> N
     for number in range(3):
         store.sessions.create(f"s{number}")
     store.sessions.fork("s0", into="fork")
-    told: list[tuple[int, int]] = []
-    store.maintenance.collect_garbage(progress=lambda one: told.append((one.done, one.total)))
-    assert told == [(1, 3), (2, 3), (3, 3), (3, 3)]
+    answer: list[tuple[int, int]] = []
+    store.maintenance.collect_garbage(progress=lambda one: answer.append((one.done, one.total)))
+    assert answer == [(1, 3), (2, 3), (3, 3), (3, 3)]
 
 
 def test_a_vacuum_says_how_many_nodes_are_done(store: BlockingStore) -> None:
@@ -129,22 +129,24 @@ def test_a_vacuum_says_how_many_nodes_are_done(store: BlockingStore) -> None:
         names = [f"n{number:04}" for number in range(count)]
         session.add_nodes([holdfast.Node(one) for one in names])
         session.tombstone(names)
-    told: list[tuple[int, int]] = []
-    assert store.maintenance.vacuum("short", progress=lambda one: told.append((one.done, one.total))).removed_nodes == 3
-    assert told == [(3, 3), (3, 3)]
-    told.clear()
-    assert store.maintenance.vacuum(progress=lambda one: told.append((one.done, one.total))).removed_nodes == 1_500
-    assert told == [(1_000, 1_500), (1_500, 1_500), (1_500, 1_500)]
+    answer: list[tuple[int, int]] = []
+    assert (
+        store.maintenance.vacuum("short", progress=lambda one: answer.append((one.done, one.total))).removed_nodes == 3
+    )
+    assert answer == [(3, 3), (3, 3)]
+    answer.clear()
+    assert store.maintenance.vacuum(progress=lambda one: answer.append((one.done, one.total))).removed_nodes == 1_500
+    assert answer == [(1_000, 1_500), (1_500, 1_500), (1_500, 1_500)]
 
 
 def test_a_sweep_says_how_many_attachments_are_done(store: BlockingStore) -> None:
     session = store.sessions.create("chat")
     for number in range(501):
         session.attachments.record_intent(f"a{number}", uri="s3://b/k", media_type="image/png", byte_count=5)
-    told: list[tuple[int, int]] = []
-    report = store.attachments.sweep(older_than_ms=0, progress=lambda one: told.append((one.done, one.total)))
+    answer: list[tuple[int, int]] = []
+    report = store.attachments.sweep(older_than_ms=0, progress=lambda one: answer.append((one.done, one.total)))
     assert report.forgotten_intents == 501
-    assert told == [(200, 501), (400, 501), (501, 501), (501, 501)]
+    assert answer == [(200, 501), (400, 501), (501, 501), (501, 501)]
 
 
 def test_an_operation_that_raises_in_the_middle_gets_its_own_error(store: BlockingStore) -> None:
@@ -166,25 +168,25 @@ def test_a_table_that_cannot_be_counted_is_found_damaged_all_the_same(tmp_path: 
     connection = apsw.Connection(str(path))
     connection.execute("DROP TABLE grants")
     connection.close()
-    told: list[Progress] = []
+    answer: list[Progress] = []
     with holdfast.open_blocking(path) as store:
-        findings = store.maintenance.verify(progress=told.append).findings
+        findings = store.maintenance.verify(progress=answer.append).findings
     assert {finding.table for finding in findings} == {"grants"}
-    assert {(one.done, one.total) for one in told} == {(0, 0)}
+    assert {(one.done, one.total) for one in answer} == {(0, 0)}
 
 
 def test_tasks_are_woken_on_their_own_loop() -> None:
     async def main() -> list[int]:
-        told: list[int] = []
+        answer: list[int] = []
         async with holdfast.open("memory:") as store:
             await store.sessions.create("chat")
             loop = asyncio.get_running_loop()
 
             def tell(progress: Progress) -> None:
                 assert asyncio.get_running_loop() is loop
-                told.append(progress.done)
+                answer.append(progress.done)
 
             await store.maintenance.verify(progress=tell)
-        return told
+        return answer
 
     assert asyncio.run(main())[-1] == 1

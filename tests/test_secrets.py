@@ -61,7 +61,7 @@ class Heard(logging.Handler):
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
+def received() -> Iterator[Heard]:
     handler = Heard()
     loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
     levels = [(logger, logger.level, logger.disabled) for logger in loggers]
@@ -164,12 +164,12 @@ def live(store: BlockingStore, clock: ManualClock) -> list[str]:
     return said + [text for one in (*shown, *listings) for text in (repr(one), str(one)) if PAYLOAD not in text]
 
 
-def test_nothing_secret_comes_out_of_a_whole_life(heard: Heard, url: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_secret_comes_out_of_a_whole_life(received: Heard, url: str, capfd: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock()
     with opened(url, clock) as store:
         said = live(store, clock)
     output = capfd.readouterr()
-    everything = "\n".join([*said, *heard.lines, output.out, output.err])
+    everything = "\n".join([*said, *received.lines, output.out, output.err])
     assert "LeaseLost" in everything
     assert [secret for secret in (*TOKENS, PASSWORD, PAYLOAD) if secret in everything] == []
 
@@ -184,7 +184,7 @@ def test_no_table_holds_a_token(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
-def test_no_command_shows_a_token_or_a_password(url: str, heard: Heard) -> None:
+def test_no_command_shows_a_token_or_a_password(url: str, received: Heard) -> None:
     clock = ManualClock()
     with opened(url, clock) as store:
         live(store, clock)
@@ -193,7 +193,7 @@ def test_no_command_shows_a_token_or_a_password(url: str, heard: Heard) -> None:
         with redirect_stdout(out), redirect_stderr(err):
             codes = [main([*command, *form, "--url", url]) for form in ([], ["--json"])]
         assert set(codes) <= {0, 1}, err.getvalue()
-        everything = "\n".join([out.getvalue(), err.getvalue(), *heard.lines])
+        everything = "\n".join([out.getvalue(), err.getvalue(), *received.lines])
         assert [secret for secret in (*TOKENS, PASSWORD) if secret in everything] == [], command
         if " ".join(command[:2]) not in SHOWING:
             assert PAYLOAD not in everything, command
@@ -249,7 +249,7 @@ UNREACHABLE = [
 
 
 @pytest.mark.parametrize("url", UNREACHABLE, ids=range(len(UNREACHABLE)))
-def test_no_error_repeats_a_password(url: str, heard: Heard) -> None:
+def test_no_error_repeats_a_password(url: str, received: Heard) -> None:
     said = errors_of(lambda: holdfast.open_blocking(url))
 
     async def tasks() -> None:
@@ -257,11 +257,13 @@ def test_no_error_repeats_a_password(url: str, heard: Heard) -> None:
 
     said += errors_of(lambda: asyncio.run(tasks()))
     # A traceback shows the line of this file that opens, where the password is only a variable's name.
-    assert [line for line in (*said, *heard.lines) if PASSWORD in line] == []
+    assert [line for line in (*said, *received.lines) if PASSWORD in line] == []
 
 
 @pytest.mark.parametrize("url", UNREACHABLE, ids=range(len(UNREACHABLE)))
-def test_no_command_repeats_a_password(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_command_repeats_a_password(
+    url: str, received: Heard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Not even with a mistyped option or a misplaced URL, where the error quotes the arguments."""
     monkeypatch.chdir(tmp_path)
     out, err = io.StringIO(), io.StringIO()
@@ -288,7 +290,7 @@ def test_no_command_repeats_a_password(url: str, heard: Heard, monkeypatch: pyte
     with redirect_stdout(out), redirect_stderr(err):
         codes = [main(call) for call in connecting + parsing + named]
     assert 0 not in codes
-    everything = "\n".join([out.getvalue(), err.getvalue(), *heard.lines])
+    everything = "\n".join([out.getvalue(), err.getvalue(), *received.lines])
     assert PASSWORD not in everything
     assert list(tmp_path.iterdir()) == []
 
@@ -399,7 +401,7 @@ def test_a_message_names_the_place_of_a_url_that_parses(url: str, label: str) ->
 # ---------------------------------------------------------------------------- damage
 
 
-def test_the_report_of_damage_does_not_repeat_what_is_damaged(tmp_path: Path, heard: Heard) -> None:
+def test_the_report_of_damage_does_not_repeat_what_is_damaged(tmp_path: Path, received: Heard) -> None:
     import apsw
 
     path, clock = tmp_path / "state.db", ManualClock()
@@ -422,7 +424,7 @@ def test_the_report_of_damage_does_not_repeat_what_is_damaged(tmp_path: Path, he
             lambda: store.processes.get("job"),
         )
     assert len(findings) >= 5
-    everything = "\n".join([*said, repr(findings), *heard.lines])
+    everything = "\n".join([*said, repr(findings), *received.lines])
     assert PAYLOAD not in everything
 
 

@@ -175,8 +175,8 @@ def test_a_ticket_is_answered_once_and_a_task_that_gave_it_up_gets_nothing() -> 
         await asyncio.wait([begun, given_up])
         still_wanted = tickets[0].close(), tickets[1].close(), tickets[3].close()
         outcomes = (5, None), (None, Broken()), (6, None), (7, None)
-        told = [(ticket, *outcome) for ticket, outcome in zip(tickets, outcomes, strict=True)]
-        await asyncio.to_thread(Ticket.tell_all, told)
+        reported = [(ticket, *outcome) for ticket, outcome in zip(tickets, outcomes, strict=True)]
+        await asyncio.to_thread(Ticket.tell_all, reported)
         with pytest.raises(Broken):
             await refused
         return await kept, begun.cancelled(), given_up.cancelled(), still_wanted

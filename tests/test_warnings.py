@@ -55,6 +55,6 @@ def test_a_blocking_call_warns_at_its_line(url: str, observed: bool) -> None:
         for _ in range(2):
             store.processes.register(BUILD)
         store.processes.register(BUILD)
-    told = [one for one in caught if issubclass(one.category, WakesOnceWarning)]
-    assert [one.filename for one in told] == [__file__, __file__]
-    assert told[1].lineno - told[0].lineno == 1
+    answer = [one for one in caught if issubclass(one.category, WakesOnceWarning)]
+    assert [one.filename for one in answer] == [__file__, __file__]
+    assert answer[1].lineno - answer[0].lineno == 1

@@ -89,8 +89,8 @@ def interpreters() -> Iterator[tuple[str, str]]:
 def version_of(python: str) -> str:
     """Return the version that a program reports; empty if it does not run."""
     program = "import sys; print(*sys.version_info[:2], sep='.')"
-    told = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
-    return told.stdout.strip()
+    answer = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    return answer.stdout.strip()
 
 
 def build(folder: Path) -> Path:

@@ -21,7 +21,7 @@ def of_store(store: Any) -> dict[str, Any]:
     # A store that counts its calls wraps its backend.
     backend = getattr(backend, "_backend", backend)
     runner = getattr(backend, "_runner", None)
-    told = {"durable": True} if runner is None else of_connection(runner.connection)
+    answer = {"durable": True} if runner is None else of_connection(runner.connection)
     if runner is None and not repr(backend).startswith("postgres"):
         raise TypeError(f"no connection to ask: {backend!r}")
-    return told | {"durable": told["durable"] and store.durability == "durable"}
+    return answer | {"durable": answer["durable"] and store.durability == "durable"}

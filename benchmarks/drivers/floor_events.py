@@ -37,14 +37,14 @@ class Postgres:
         seen: list[int] = []
         done = asyncio.Event()
 
-        def heard(*_: object) -> None:
+        def received(*_: object) -> None:
             seen.append(time.monotonic_ns())
             if len(seen) == count:
                 done.set()
 
-        await self.connections[0].add_listener("bench", heard)
+        await self.connections[0].add_listener("bench", received)
         await asyncio.wait_for(done.wait(), 60)
-        await self.connections[0].remove_listener("bench", heard)
+        await self.connections[0].remove_listener("bench", received)
         return seen
 
     async def wake(self, count: int, pause_ms: float) -> list[int]:

@@ -53,8 +53,8 @@ class Postgres:
         await first.executemany("INSERT INTO jobs (payload) VALUES ($1)", [(f"job {each}",) for each in range(missing)])
         turn = self._fused if self.fused else self._turn
         lanes = [[(connection, batch)] * (jobs // batch // workers) for connection in self.connections[:workers]]
-        told = await child.at_once(lanes, turn)
-        return told | {"count": told["count"] * batch}
+        answer = await child.at_once(lanes, turn)
+        return answer | {"count": answer["count"] * batch}
 
     async def _turn(self, asked: tuple[Any, int]) -> None:
         connection, batch = asked
@@ -88,8 +88,8 @@ class Sqlite:
         with self.connection:
             missing = [(f"job {each}",) for each in range(jobs + backlog - found)]
             self.connection.executemany("INSERT INTO jobs (payload) VALUES (?)", missing)
-        told = child.one_after_another([batch] * (jobs // batch // workers * workers), self._turn)
-        return told | {"count": told["count"] * batch}
+        answer = child.one_after_another([batch] * (jobs // batch // workers * workers), self._turn)
+        return answer | {"count": answer["count"] * batch}
 
     def _turn(self, batch: int) -> None:
         token = secrets.token_hex(16)

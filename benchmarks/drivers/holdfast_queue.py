@@ -45,10 +45,10 @@ class Queue:
         for session in {lane[0][1] for lane in lanes}:
             count = sum(len(lane) for lane in lanes if lane[0][1] == session)
             await self._fill(session, count * batch + backlog)
-        told = await child.at_once(lanes, self.turn)
+        answer = await child.at_once(lanes, self.turn)
         for lane in lanes:
             self.waiting[lane[0][1]] -= len(lane) * batch
-        return told | {"count": told["count"] * batch}
+        return answer | {"count": answer["count"] * batch}
 
     async def _fill_idle(self, wanted: int) -> None:
         known = self.waiting.setdefault("idle", 0)

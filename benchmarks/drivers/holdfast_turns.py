@@ -74,10 +74,10 @@ class Turns:
         before = self.statements
         if self.blocking:
             assert sessions == 1
-            told = child.one_after_another(prepared[0], lambda each: self.sessions[each[0]].commit(each[1]))
+            found = child.one_after_another(prepared[0], lambda each: self.sessions[each[0]].commit(each[1]))
         else:
-            told = await child.at_once(prepared, lambda each: self.sessions[each[0]].commit(each[1]))
-        return told | {"statements": self.statements - before}
+            found = await child.at_once(prepared, lambda each: self.sessions[each[0]].commit(each[1]))
+        return found | {"statements": self.statements - before}
 
     async def states(self, count: int, state_bytes: int, changed_bytes: int) -> dict[str, Any]:
         """Commit turns with a large state of which ten scattered pieces changed."""
@@ -92,10 +92,10 @@ class Turns:
                 state[at : at + piece] = work.text(f"large/{number}/{each}", piece).encode()
             checkpoint = holdfast.Checkpoint(execution_state=bytes(state))
             commits.append(holdfast.Commit(turn_id=f"t{number}", expected_revision=number - 1, checkpoint=checkpoint))
-        told = await child.at_once([commits], self.sessions["large"].commit)
+        found = await child.at_once([commits], self.sessions["large"].commit)
         view = await self.sessions["large"].load()
         assert view.checkpoint.execution_state == bytes(state)
-        return told
+        return found
 
     async def audit(self) -> dict[str, Any]:
         """Read every node by the path, and the states of the first, the middle and the last revision."""

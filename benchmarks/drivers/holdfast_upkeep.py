@@ -43,9 +43,9 @@ class Upkeep:
     async def upkeep(self) -> dict[str, Any]:
         """Run the writers for as long as the housekeeping takes."""
         task = asyncio.create_task(self._keep())
-        told = await self._write_until(task)
+        answer = await self._write_until(task)
         pruned, garbage = task.result()
-        return told | {"revisions": pruned.revisions, "nodes": garbage.deleted_nodes, "blobs": garbage.deleted_blobs}
+        return answer | {"revisions": pruned.revisions, "nodes": garbage.deleted_nodes, "blobs": garbage.deleted_blobs}
 
     async def _keep(self) -> tuple[Any, Any]:
         pruned = await self.store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))

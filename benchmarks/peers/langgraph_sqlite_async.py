@@ -19,11 +19,11 @@ class AsyncPuts(Saver):
         self.connection = await aiosqlite.connect(path)
         self.saver = AsyncSqliteSaver(self.connection)
         await self.saver.setup()
-        told = {}
+        answer = {}
         for name in ("synchronous", "journal_mode"):
             async with self.connection.execute(f"PRAGMA {name}") as found:
-                (told[name],) = await found.fetchone()
-        return {"durable": told["synchronous"] >= 2} | told
+                (answer[name],) = await found.fetchone()
+        return {"durable": answer["synchronous"] >= 2} | answer
 
     async def aput(self, prepared: tuple[str, Any, Any, Any]) -> None:
         session, *arguments = prepared

@@ -30,9 +30,9 @@ class Queue:
         if missing > 0:
             await self.queries.enqueue(["job"] * missing, [b"job"] * missing, [0] * missing)
         each = jobs // batch // workers
-        told = await child.at_once([[(uuid.uuid4(), batch)] * each for _ in range(workers)], self._turn)
+        answer = await child.at_once([[(uuid.uuid4(), batch)] * each for _ in range(workers)], self._turn)
         self.waiting = jobs + backlog - each * workers * batch
-        return told | {"count": told["count"] * batch}
+        return answer | {"count": answer["count"] * batch}
 
     async def _turn(self, asked: tuple[uuid.UUID, int]) -> None:
         manager, batch = asked

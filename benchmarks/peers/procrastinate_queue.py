@@ -29,9 +29,9 @@ class Queue:
         missing = jobs + backlog - self.waiting
         await self.app.configure_task("job").batch_defer_async(*({"number": each} for each in range(missing)))
         each = jobs // workers
-        told = await child.at_once([[worker] * each for worker in self.workers[:workers]], self._turn)
+        answer = await child.at_once([[worker] * each for worker in self.workers[:workers]], self._turn)
         self.waiting = jobs + backlog - each * workers
-        return told
+        return answer
 
     async def _turn(self, worker: int) -> None:
         job = await self.app.job_manager.fetch_job(None, worker)

@@ -343,9 +343,9 @@ def write_all(times):
 def check(store):
     for n in range(4):
         history = [entry.revision for entry in store.sessions.handle(f"chat-{n}").history(limit=1000)]
-        told = acknowledged[n]
+        answer = acknowledged[n]
         # An uncertain turn may be stored. Sent again, it is stored once.
-        assert history in ([told, told + [len(told) + 1]] if uncertain[n] else [told]), (history, told)
+        assert history in ([answer, answer + [len(answer) + 1]] if uncertain[n] else [answer]), (history, answer)
     report = store.maintenance.verify()
     assert report.ok, report
 

@@ -166,9 +166,9 @@ def test_settings_of_the_caller_s_connection_change_nothing(store: Any, connect:
 
 def test_hooks_of_the_caller_stay_and_its_last_key_is_its_own(store: Any, connect: Any) -> None:
     connection = connect()
-    heard: list[str] = []
-    connection.set_update_hook(lambda _kind, _database, table, _rowid: heard.append(f"update {table}"))
-    connection.set_commit_hook(lambda: bool(heard.append("commit")))
+    received: list[str] = []
+    connection.set_update_hook(lambda _kind, _database, table, _rowid: received.append(f"update {table}"))
+    connection.set_commit_hook(lambda: bool(received.append("commit")))
     connection.set_authorizer(lambda *_: apsw.SQLITE_OK)
     connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     connection.execute("BEGIN IMMEDIATE")
@@ -179,9 +179,9 @@ def test_hooks_of_the_caller_stay_and_its_last_key_is_its_own(store: Any, connec
         within.events.append("nobody", "progress")
     assert connection.last_insert_rowid() == 77
     assert connection.authorizer is not None
-    heard.clear()
+    received.clear()
     connection.execute("INSERT INTO orders VALUES (78); COMMIT")
-    assert heard == ["update orders", "commit"]
+    assert received == ["update orders", "commit"]
 
 
 def test_a_waiter_of_the_store_itself_wakes_after_the_commit(store: Any, connect: Any) -> None:

@@ -283,9 +283,9 @@ def test_control_characters_are_shown_and_not_sent(run: Any, tmp_path: Path) -> 
         said = run("sessions", *arguments, "--url", tmp_path / "a.db")
         assert said.code == 0
         assert not {"\x1b", "\x07", "\x9b"} & set(said.out)
-        told = run("sessions", *arguments, "--json", "--url", tmp_path / "a.db")
-        assert not {"\x1b", "\x07", "\x9b"} & set(told.out)
-        assert told.json
+        answer = run("sessions", *arguments, "--json", "--url", tmp_path / "a.db")
+        assert not {"\x1b", "\x07", "\x9b"} & set(answer.out)
+        assert answer.json
     said = run("sessions", "show", "no\x1b[2J", "--url", tmp_path / "a.db")
     assert "\x1b" not in said.err
 

@@ -853,10 +853,10 @@ def test_tail_shows_turns_of_one_millisecond_in_their_order(on: Any, url: str) -
         for number in range(1, 6):
             for session in sessions:
                 session.commit(holdfast.Commit(turn_id=f"turn-{number}"))
-    told = [json.loads(line) for line in on("tail", "--since", "1h", "--for", "1ms", "--json").out.splitlines()]
+    result = [json.loads(line) for line in on("tail", "--since", "1h", "--for", "1ms", "--json").out.splitlines()]
     for name in ("a", "b"):
-        assert [one["revision"]["revision"] for one in told if one["session_id"] == name] == [1, 2, 3, 4, 5]
-    assert {one["at_ms"] for one in told} == {now_ms}
+        assert [one["revision"]["revision"] for one in result if one["session_id"] == name] == [1, 2, 3, 4, 5]
+    assert {one["at_ms"] for one in result} == {now_ms}
 
 
 def test_tail_of_a_session_shows_its_first_work_long_before_the_next_look(
@@ -887,8 +887,8 @@ def test_tail_of_a_session_shows_its_first_work_long_before_the_next_look(
     # The next poll would be in an hour; the end comes before that.
     said = on("tail", "--session", "fork", "--interval", "1h", "--for", "10s", "--json")
     writer.join(60)
-    told = [json.loads(line) for line in said.out.splitlines()]
-    assert [(one["what"], one["session_id"], one["state"]) for one in told] == [("batch", "fork", "pending")]
+    result = [json.loads(line) for line in said.out.splitlines()]
+    assert [(one["what"], one["session_id"], one["state"]) for one in result] == [("batch", "fork", "pending")]
 
 
 def test_tail_of_a_process_ends_with_it(on: Any, filled: Any, url: str) -> None:
@@ -899,8 +899,8 @@ def test_tail_of_a_process_ends_with_it(on: Any, filled: Any, url: str) -> None:
     first, last = said.out.splitlines()
     assert first.endswith(' event build #1 progress {"percent":50}')
     assert " event build #2 process.completed " in last
-    told = on("tail", "--process", "build", "--from-start", "--json").out.splitlines()
-    assert [json.loads(line)["event"]["sequence"] for line in told] == [1, 2]
+    result = on("tail", "--process", "build", "--from-start", "--json").out.splitlines()
+    assert [json.loads(line)["event"]["sequence"] for line in result] == [1, 2]
     assert on("tail", "--process", "nobody").code == 1
 
 

@@ -142,10 +142,10 @@ def test_without_a_seed_an_answer_is_started_over_and_a_run_continues(tmp_path: 
     ]
     assert document["model_calls"] == ANSWERS + 2  # the two of the answer that was not committed
     assert document["kept"] == 2
-    told = [one["what"] for one in document["timeline"]]
-    assert "takes over message-1, fence 2" in told
-    assert "takes over the nightly build, fence 2, recorded before: 2" in told
-    assert sum("nightly build: built its" in line for line in told) == 3
+    result = [one["what"] for one in document["timeline"]]
+    assert "takes over message-1, fence 2" in result
+    assert "takes over the nightly build, fence 2, recorded before: 2" in result
+    assert sum("nightly build: built its" in line for line in result) == 3
 
 
 def test_a_worker_keeps_others_out_while_it_lives_and_is_kept_out_when_it_was_lost(tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_a_worker_keeps_others_out_while_it_lives_and_is_kept_out_when_it_was_lo
         (document["timeline"][2]["who"], "session"),
         (document["kills"][1]["worker"], "process"),
     ]
-    told = [one["what"] for one in document["timeline"]]
-    assert sum("LeaseHeld" in line for line in told) == 2
-    assert [line.rpartition(": ")[2] for line in told if "late write" in line] == ["ClaimLost", "LeaseLost"]
+    result = [one["what"] for one in document["timeline"]]
+    assert sum("LeaseHeld" in line for line in result) == 2
+    assert [line.rpartition(": ")[2] for line in result if "late write" in line] == ["ClaimLost", "LeaseLost"]
     assert document["counted"]["leases of the dead respected"] == 2
 
 

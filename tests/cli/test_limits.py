@@ -18,12 +18,12 @@ def queued(url: str) -> None:
 @pytest.mark.usefixtures("queued")
 def test_a_limit_is_set_listed_and_taken_away(on: Any) -> None:
     assert on("queue", "limit", "mail", "--at-once", 10).out == "mail: at once 10, per key any\n"
-    told = on("queue", "limit", "mail", "--at-once", 3, "--per-key", 2, "--json").json
-    assert (told["kind"], told["at_once"], told["per_key"], told["paused"]) == ("mail", 3, 2, False)
+    answer = on("queue", "limit", "mail", "--at-once", 3, "--per-key", 2, "--json").json
+    assert (answer["kind"], answer["at_once"], answer["per_key"], answer["paused"]) == ("mail", 3, 2, False)
     lines = on("queue", "limits").out.splitlines()
     assert [line.split() for line in lines] == [["kind", "at", "once", "per", "key", "state"], ["mail", "3", "2"]]
     assert on("queue", "limit", "mail").out == "mail: at once 3, per key 2\n", "a look changes nothing"
-    assert on("queue", "limit", "mail", "--json").json == told
+    assert on("queue", "limit", "mail", "--json").json == answer
     refused = on("queue", "limit", "mail", "--none", "--at-once", 1)
     assert (refused.code != 0, "leave out --at-once" in refused.err) == (True, True)
     assert on("queue", "limit", "mail", "--none").out == "mail has no limits\n"

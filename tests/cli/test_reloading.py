@@ -80,10 +80,10 @@ def test_a_closed_terminal_ends_the_worker_too(tmp_path: Path) -> None:
 
 
 def test_a_second_stop_kills_a_child_that_does_not_end(tmp_path: Path) -> None:
-    told: list[str] = []
+    found: list[str] = []
     stubborn = "import signal, pathlib; signal.signal(signal.SIGTERM, signal.SIG_IGN); pathlib.Path('ready').touch(); "
     command = [sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r}); {stubborn} signal.pause()"]
-    reloader = Reloader(command, tmp_path, told.append)
+    reloader = Reloader(command, tmp_path, found.append)
     codes: list[int] = []
     running = threading.Thread(target=lambda: codes.append(reloader.run()))
     running.start()

@@ -23,7 +23,7 @@ from holdfast.testing.clock import ManualClock
 MINUTE_MS = 60_000
 
 
-def told(said: Any) -> list[dict[str, Any]]:
+def found(said: Any) -> list[dict[str, Any]]:
     assert said.code == 0, said.err
     return [json.loads(line) for line in said.out.splitlines()]
 
@@ -33,20 +33,20 @@ def test_events_of_processes_that_have_ended_are_shown(on: Any, url: str) -> Non
         for name in ("one", "two"):
             store.processes.register(holdfast.ProcessRegistration(name, External()))
             store.processes.complete(name, Completed())
-    shown = told(on("tail", "--since", "1h", "--for", "1ms", "--json"))
+    shown = found(on("tail", "--since", "1h", "--for", "1ms", "--json"))
     assert [(one["process_id"], one["event"]["type"]) for one in shown] == [
         ("one", "process.completed"),
         ("two", "process.completed"),
     ]
-    assert told(on("tail", "--for", "1ms", "--json")) == []
+    assert found(on("tail", "--for", "1ms", "--json")) == []
 
 
 def test_one_process_is_shown_since_a_time_as_well(on: Any, url: str) -> None:
     with holdfast.open_blocking(url) as store:
         store.processes.register(holdfast.ProcessRegistration("one", External()))
         store.processes.complete("one", Completed())
-    assert len(told(on("tail", "--process", "one", "--since", "1h", "--json"))) == 1
-    assert told(on("tail", "--process", "one", "--for", "1ms", "--json")) == []
+    assert len(found(on("tail", "--process", "one", "--since", "1h", "--json"))) == 1
+    assert found(on("tail", "--process", "one", "--for", "1ms", "--json")) == []
 
 
 def test_a_process_that_began_and_ended_between_two_looks_is_seen_once(url: str) -> None:
@@ -95,8 +95,8 @@ def test_ages_are_those_of_the_stores_clock(run: Any, tmp_path: Any, monkeypatch
         store.sessions.handle("chat").commit(holdfast.Commit(turn_id="t"))
     clock.advance(5 * MINUTE_MS)
     assert "oldest pending batch  5 min 0 s old\n" in run("status", "--url", file).out
-    assert told(run("tail", "--since", "1m", "--for", "1ms", "--json", "--url", file)) == []
-    assert len(told(run("tail", "--since", "6m", "--for", "1ms", "--json", "--url", file))) == 1
+    assert found(run("tail", "--since", "1m", "--for", "1ms", "--json", "--url", file)) == []
+    assert len(found(run("tail", "--since", "6m", "--for", "1ms", "--json", "--url", file))) == 1
     assert "time" not in vars(stores)
 
 
@@ -115,7 +115,7 @@ def test_all_turns_of_one_session_are_shown_however_many(on: Any, url: str) -> N
         session = store.sessions.create("chat")
         for _ in range(tail.PAGE + 1):
             session.commit(holdfast.Commit())
-    shown = told(on("tail", "--since", "1h", "--for", "1ms", "--json"))
+    shown = found(on("tail", "--since", "1h", "--for", "1ms", "--json"))
     assert [one["revision"]["revision"] for one in shown] == list(range(1, tail.PAGE + 2))
 
 
@@ -146,7 +146,7 @@ def test_all_events_of_one_log_since_a_time_are_shown_however_many(
             store.events.append("build", "progress", number)
         store.processes.complete("build", Completed())
     for which in (["--for", "1ms"], ["--process", "build"]):
-        shown = told(on("tail", *which, "--since", "1h", "--json"))
+        shown = found(on("tail", *which, "--since", "1h", "--json"))
         assert [one["event"]["sequence"] for one in shown] == list(range(1, 12))
 
 
@@ -357,7 +357,7 @@ def test_a_tail_ends_though_its_passes_never_end_together(
         for name in ("a", "b", "c"):
             store.sessions.handle(name).commit(holdfast.Commit())
     monkeypatch.setattr(holdfast, "open_blocking", watched)
-    shown = [place(one) for one in told(run("tail", "--since", "1h", "--for", "1ms", "--json", "--url", file))]
+    shown = [place(one) for one in found(run("tail", "--since", "1h", "--for", "1ms", "--json", "--url", file))]
     turns, ends = ([one for one in shown if one[0] == what] for what in ("turn", "event"))
     assert turns == [("turn", name, 1) for name in ("a", "b", "c")]
     # The time may run out before the pass that would show them, but never in the middle of it.

@@ -910,7 +910,7 @@ def test_a_stream_says_once_that_the_database_is_away(tmp_path: Path, monkeypatc
     monkeypatch.setattr(app, "LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(app, "BEAT_EVERY_S", 0.05)
 
-    async def told() -> list[str]:
+    async def reported() -> list[str]:
         pages = app.Pages(Source(str(tmp_path / "none.db"), None, None), allow_writes=False)
 
         async def receive() -> dict[str, Any]:
@@ -921,7 +921,7 @@ def test_a_stream_says_once_that_the_database_is_away(tmp_path: Path, monkeypatc
         stream = answer.body_iterator
         return [await anext(stream) for _ in range(3)]
 
-    said = asyncio.run(told())
+    said = asyncio.run(reported())
     assert said[0].startswith("event: away\n")
     assert f"There is no file {str(tmp_path / 'none.db')!r}. This page continues" in html.unescape(said[0])
     assert said[1:] == [": alive\n\n", ": alive\n\n"]
@@ -940,7 +940,7 @@ def test_a_page_that_takes_long_is_read_more_rarely(tmp_path: Path, monkeypatch:
         rests.append(rest_s)
         now_s[0] += rest_s
 
-    async def told(took_s: float, status: int) -> None:
+    async def reported(took_s: float, status: int) -> None:
         pages = app.Pages(Source(str(tmp_path / "none.db"), None, None), allow_writes=False)
 
         async def rendered(*_: object) -> tuple[str, str, int]:
@@ -960,7 +960,7 @@ def test_a_page_that_takes_long_is_read_more_rarely(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(app, "time", Clock)
     monkeypatch.setattr(asyncio, "wait_for", resting)
     for took_s, status in ((0.1, 200), (1.0, 200), (60.0, 200), (60.0, 503)):
-        asyncio.run(told(took_s, status))
+        asyncio.run(reported(took_s, status))
     assert rests == pytest.approx([1.5, 9.0, 30.0, 1.5])
 
 

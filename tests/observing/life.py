@@ -317,9 +317,9 @@ class Life:
         done("maintenance.explain_process", store.maintenance.explain_process, "p1")
         done("maintenance.explain_schedule", store.maintenance.explain_schedule, "nightly")
 
-    def assert_silent(self, told: object) -> None:
+    def assert_silent(self, answer: object) -> None:
         """Assert that an observer received no content and no token."""
-        text = json.dumps(told, default=repr)
+        text = json.dumps(answer, default=repr)
         assert CANARY not in text
         assert self.tokens
         for token in self.tokens:

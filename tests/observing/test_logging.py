@@ -24,7 +24,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-def told(caplog: pytest.LogCaptureFixture, logger: str = "holdfast.operations") -> list[Any]:
+def answer(caplog: pytest.LogCaptureFixture, logger: str = "holdfast.operations") -> list[Any]:
     return [record for record in caplog.records if record.name == logger]
 
 
@@ -35,7 +35,7 @@ def test_every_operation_is_one_record_with_the_same_fields_and_no_content(
     with holdfast.open_blocking(url, observe=Logging()) as store:
         whole = life.Life(store)
         whole.run()
-    records = told(caplog)
+    records = answer(caplog)
     expected = [("store.open", None), *whole.expected, ("store.close", None)]
     assert [(record.operation, record.error_class) for record in records] == expected
     for record in records:
@@ -67,7 +67,7 @@ def test_the_level_says_how_an_operation_ended(tmp_path: Path, caplog: pytest.Lo
         pytest.raises(holdfast.Corrupt),
     ):
         store.sessions.handle("chat").load()
-    levels = [(record.error_class, record.levelname) for record in told(caplog) if record.error_class]
+    levels = [(record.error_class, record.levelname) for record in answer(caplog) if record.error_class]
     assert levels == [("HeadConflict", "INFO"), ("StoreClosed", "WARNING"), ("Corrupt", "ERROR")]
 
 
@@ -77,14 +77,14 @@ def test_a_logger_takes_no_more_than_its_level(caplog: pytest.LogCaptureFixture)
         session = store.sessions.create("chat")
         with pytest.raises(holdfast.HeadConflict):
             session.commit(holdfast.Commit(expected_revision=7))
-    assert [record.operation for record in told(caplog)] == ["session.commit"]
+    assert [record.operation for record in answer(caplog)] == ["session.commit"]
 
 
 def test_the_name_of_the_logger_can_be_chosen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with holdfast.open_blocking("memory:", observe=Logging("my.app.store")):
         pass
-    assert [record.operation for record in told(caplog, "my.app.store")] == ["store.open", "store.close"]
+    assert [record.operation for record in answer(caplog, "my.app.store")] == ["store.open", "store.close"]
 
 
 # In the background.
@@ -96,7 +96,7 @@ def test_garbage_collection_tells_its_steps(tmp_path: Path, caplog: pytest.LogCa
         store.sessions.create("chat").commit(holdfast.Commit())
         store.maintenance.collect_garbage()
         store.maintenance.vacuum()
-    messages = [record.getMessage() for record in told(caplog, "holdfast.maintenance")]
+    messages = [record.getMessage() for record in answer(caplog, "holdfast.maintenance")]
     assert messages == ["collected in family 1: 0 blobs, 0 nodes", "vacuumed 0 nodes"]
 
 
@@ -114,7 +114,7 @@ def test_bytes_that_could_not_be_deleted_are_logged_as_a_warning(
     with holdfast.open_blocking(tmp_path / "s.db", attachments=Stubborn(tmp_path / "bytes")) as store:
         session = store.sessions.create("chat")
         session.attachments.forget(session.attachments.put(b"abc").id)
-    (record,) = told(caplog, "holdfast.attachments")
+    (record,) = answer(caplog, "holdfast.attachments")
     assert (record.levelname, record.error_class) == ("WARNING", "Unavailable")
     assert "canary" not in record.getMessage()
 
@@ -170,7 +170,7 @@ def test_a_listener_that_cannot_connect_warns_once_and_says_when_it_listens_agai
         await one.close()
 
     asyncio.run(main())
-    records = told(caplog, "holdfast.listener")
+    records = answer(caplog, "holdfast.listener")
     kinds = [(record.levelname, record.getMessage().partition(" (")[0].partition(":")[0]) for record in records[:5]]
     assert kinds == [
         ("WARNING", "cannot listen"),
@@ -192,5 +192,5 @@ def test_a_notice_that_could_not_be_sent_is_a_warning(caplog: pytest.LogCaptureF
         await teller.close()
 
     asyncio.run(main())
-    (record,) = told(caplog, "holdfast.notifier")
+    (record,) = answer(caplog, "holdfast.notifier")
     assert record.levelname == "WARNING"

@@ -21,8 +21,8 @@ def test_a_report_is_stored_and_returned_with_its_times() -> None:
     first = workers.row_of(ME, None, ttl_ms=10, now_ms=100)
     again = workers.row_of(ME, first, ttl_ms=10, now_ms=105)
     assert (again.started_at_ms, again.heartbeat_at_ms, again.expires_at_ms) == (100, 105, 115)
-    told = workers.worker_of(again)
-    assert told == msgspec.structs.replace(ME, started_at_ms=100, heartbeat_at_ms=105, expires_at_ms=115)
+    answer = workers.worker_of(again)
+    assert answer == msgspec.structs.replace(ME, started_at_ms=100, heartbeat_at_ms=105, expires_at_ms=115)
 
 
 @pytest.mark.parametrize(

@@ -186,8 +186,8 @@ class Machine:
         first = outcomes[0]
         self.log[entry] = (self.number, name, args, kwargs, first)
         if not all(first.equals(other) for other in outcomes[1:]):
-            told = (f"{side.name}: {outcome.shown!r}" for side, outcome in zip(self.sides, outcomes, strict=True))
-            raise Difference(self.story("\n".join(told)))
+            result = (f"{side.name}: {outcome.shown!r}" for side, outcome in zip(self.sides, outcomes, strict=True))
+            raise Difference(self.story("\n".join(result)))
         if first.error is not None and before is not None:
             for was, now in zip(before, self.rows_apart_from_hints(), strict=True):
                 difference = first_difference(was, now)

@@ -72,8 +72,8 @@ def test_a_child_of_a_continued_run_wakes_the_last_link_and_gives_it_its_result(
     store.events.signal("waits", "end", 7)
     worker.run(until_idle=True)  # waits less long than a run that looks at its child without a signal
     assert run.result(timeout_ms=0) == ["now", 7]
-    told = [event.payload for event in store.events.after("r1~3", type="signal.holdfast-child")]
-    assert told == ["waits"]
+    answer = [event.payload for event in store.events.after("r1~3", type="signal.holdfast-child")]
+    assert answer == ["waits"]
 
 
 def test_signals_of_ended_children_do_not_keep_a_run_from_continuing(

@@ -91,13 +91,13 @@ def test_a_job_has_the_workers_store(url: str, store: holdfast.BlockingStore, wa
 
 def test_failures_are_reported_and_counted(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
-    told: list[Failure] = []
+    reported: list[Failure] = []
 
     @worker.on_failure
     def broken(failure: Failure) -> None:
         raise RuntimeError
 
-    worker.on_failure(told.append)
+    worker.on_failure(reported.append)
 
     @worker.job("mail", retry=Retry(2, backoff_s=0))
     def send(job: Job) -> None:
@@ -107,10 +107,10 @@ def test_failures_are_reported_and_counted(url: str, store: holdfast.BlockingSto
     bad, _ = put(store, "bad", "good", kind="mail")
     worker.run(until_idle=True)
     assert repr(worker.tally) == "1 done, 1 failed, 1 dead"
-    assert [(one.id, one.attempt, one.is_last) for one in told] == [(bad, 1, False), (bad, 2, True)]
-    assert str(told[0]) == f"job 'mail' {bad!r} of session 'chat' failed at attempt 1, tried again in 0 s"
-    assert "ValueError: no such address" in told[1].trace()
-    assert "test_lifetime.py" in told[1].trace()
+    assert [(one.id, one.attempt, one.is_last) for one in reported] == [(bad, 1, False), (bad, 2, True)]
+    assert str(reported[0]) == f"job 'mail' {bad!r} of session 'chat' failed at attempt 1, tried again in 0 s"
+    assert "ValueError: no such address" in reported[1].trace()
+    assert "test_lifetime.py" in reported[1].trace()
 
 
 def test_ready_work_without_a_handler_is_warned_of(
@@ -430,10 +430,10 @@ worker = holdfast.Worker(sys.argv[1], concurrency=1)
 
 @worker.job("fork")
 def fork(job):
-    ready, told = os.pipe()
+    ready, reported = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(told, b"x")
+        os.write(reported, b"x")
         signal.pause()
         os._exit(0)
     os.read(ready, 1)

@@ -99,8 +99,8 @@ def test_arguments_that_do_not_fit_are_named_in_the_error(url: str, store: holdf
 
 def test_a_failing_run_is_tried_again_and_then_failed(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
-    told: list[Failure] = []
-    worker.on_failure(told.append)
+    answer: list[Failure] = []
+    worker.on_failure(answer.append)
 
     @worker.process("research", retry=Retry(2, backoff_s=0))
     async def research(run: Run) -> None:
@@ -109,7 +109,7 @@ def test_a_failing_run_is_tried_again_and_then_failed(url: str, store: holdfast.
     store.processes.start("research", id="r1")
     worker.run(until_idle=True)
     assert process_of(store).outcome == Failed("ValueError: attempt 2", code="handler_failed")
-    assert [(one.shape, one.id, one.attempt, one.is_last) for one in told] == [
+    assert [(one.shape, one.id, one.attempt, one.is_last) for one in answer] == [
         ("process", "r1", 1, False),
         ("process", "r1", 2, True),
     ]

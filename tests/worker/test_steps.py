@@ -312,7 +312,7 @@ def test_a_full_journal_refuses_a_step_before_its_call_and_names_the_way_out(
 ) -> None:
     monkeypatch.setattr(journal, "MOST_EVENTS", 3)
     calls: list[int] = []
-    told: list[str] = []
+    reported: list[str] = []
 
     async def handler(run: Run, first: int = 0) -> Any:
         assert run.journal.most_events == 3
@@ -320,15 +320,15 @@ def test_a_full_journal_refuses_a_step_before_its_call_and_names_the_way_out(
             try:
                 await run.step(f"step-{number}", calls.append, number)
             except JournalFull as full:
-                told.append(f"{full.process_id}: {full}")
+                reported.append(f"{full.process_id}: {full}")
                 run.continue_as_new({"first": number})
         return "done"
 
     run_once(url, store, handler)
     assert store.processes.handle("r1").result(timeout_ms=WAIT_MS) == "done"
     assert calls == [0, 1, 2, 3, 4]
-    assert [one[:25] for one in told] == ["r1: run 'r1', step 'step-"]
-    assert "run.continue_as_new(args)" in told[0]
+    assert [one[:25] for one in reported] == ["r1: run 'r1', step 'step-"]
+    assert "run.continue_as_new(args)" in reported[0]
 
 
 @pytest.mark.parametrize("way", ["now", "uuid", "sleep", "start", "progress"])
@@ -507,19 +507,19 @@ def test_a_run_carries_over_a_limited_number_of_signals_and_names_the_limit(
     url: str, store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch, comes: str
 ) -> None:
     monkeypatch.setattr(journal, "MOST_CARRIED", 2)
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def handler(run: Run, taken: int = 0) -> Any:
         if taken:
             return [taken, [await run.signal("news") for _ in range(2)]]
-        if comes == "at the last moment" and not told:
-            told.append("sent")
+        if comes == "at the last moment" and not reported:
+            reported.append("sent")
             await run.store.events.signal(run.id, "news", 3, replay_key="n3")
         try:
             run.continue_as_new({"taken": -1})
         except SignalsLeft as error:
-            told.extend([str(error), error.left])
-            told.append(await run.signal("news"))
+            reported.extend([str(error), error.left])
+            reported.append(await run.signal("news"))
             run.continue_as_new({"taken": 1})
 
     store.processes.start("any", id="r1")
@@ -527,8 +527,8 @@ def test_a_run_carries_over_a_limited_number_of_signals_and_names_the_limit(
         store.events.signal("r1", "news", number)
     run_once(url, store, handler)
     assert store.processes.handle("r1").result(timeout_ms=WAIT_MS) == [1, [2, 3]]
-    assert "3 of 'news'" in told[-3]
-    assert told[-2:] == [{"news": 3}, 1]
+    assert "3 of 'news'" in reported[-3]
+    assert reported[-2:] == [{"news": 3}, 1]
 
 
 class SlowAppends:

@@ -256,13 +256,13 @@ def test_a_renewer_waits_for_the_end_of_its_neighbour_without_looking_at_it() ->
     ):
         stat = process_stat(neighbour.pid)
         assert stat is not None
-        told = msgspec.structs.replace(me(), id="w2", pid=neighbour.pid, process_start=stat[1])
-        store.workers.heartbeat(told, ttl_ms=600_000)
+        found = msgspec.structs.replace(me(), id="w2", pid=neighbour.pid, process_start=stat[1])
+        store.workers.heartbeat(found, ttl_ms=600_000)
         renewer = ClaimRenewer(store, "w1", ["slow"], 600_000)
         renewer._renew([])
         renewer._release_dead_neighbour()
         assert renewer._pause_s() > 100, "no look is due before the next renewal"
-        assert not is_provably_dead(told, here)
+        assert not is_provably_dead(found, here)
         neighbour.kill()
         renewer._wakeable.sleep(renewer._pause_s())
         renewer._release_dead_neighbour()

@@ -436,18 +436,18 @@ def test_a_function_in_a_thread_that_takes_too_long_is_cancelled_and_waited_for(
     url: str, store: holdfast.BlockingStore
 ) -> None:
     worker = Worker(url)
-    told = threading.Event()
+    found = threading.Event()
 
     @worker.job("slow", timeout_s=0.05, retry=Retry(1))
     def slow(job: Job) -> None:
         deadline_s = time.monotonic() + WAIT_S
         while not job.cancelled and time.monotonic() < deadline_s:
             time.sleep(0.001)
-        told.set()
+        found.set()
 
     [batch_id] = put(store, "x", kind="slow")
     worker.run(until_idle=True)
-    assert told.is_set()
+    assert found.is_set()
     assert got(store, batch_id).state == "dead"
 
 

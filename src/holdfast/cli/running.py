@@ -241,7 +241,7 @@ def _refuse_unknown(parser: Parser, command: Command, unknown: list[str]) -> Non
 def _refuse_ineffective(command: Command, options: Any) -> None:
     """Refuse options that the parser accepts before the command's name and the command does not take."""
     for name in command.without:
-        if getattr(options, name.removeprefix("--")) is not None:
+        if getattr(options, name.removeprefix("--").replace("-", "_")) is not None:
             raise Misused(not_taken(command, name))
 
 

@@ -379,13 +379,13 @@ asyncio.run(main())
 def test_a_killed_process_leaves_whole_turns(lasting_url: str) -> None:
     process = subprocess.Popen([sys.executable, "-c", KILLED, lasting_url], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    told = [int(process.stdout.readline()) for _ in range(5)][-1]
+    reported = [int(process.stdout.readline()) for _ in range(5)][-1]
     process.kill()
     process.communicate()
 
     async def body(session: HoldfastSession) -> None:
         items = cast("list[Any]", await session.get_items())
-        assert len(items) >= told
+        assert len(items) >= reported
         assert len(items) % 3 == 0
         assert [item["content"] for item in items] == [str(number) for number in range(len(items))]
 

@@ -58,8 +58,8 @@ class Racer:
             try:
                 answers.append(race(self, number))
             except holdfast.HoldfastError as error:
-                told = {name: value for name, value in vars(error).items() if isinstance(value, int | str)}
-                answers.append((type(error).__name__, told))
+                found = {name: value for name, value in vars(error).items() if isinstance(value, int | str)}
+                answers.append((type(error).__name__, found))
         return answers
 
 
@@ -134,8 +134,8 @@ def register(racer: Racer, number: int) -> Answer:
 
 
 def emit(racer: Racer, number: int) -> Answer:
-    told = racer.store.triggers.emit("cron", "daily", idempotency_key=f"day-{number}", payload=said(racer, number))
-    return "won", told.occurrence.occurrence_id, told.replayed, [one.process_id for one in told.deliveries]
+    found = racer.store.triggers.emit("cron", "daily", idempotency_key=f"day-{number}", payload=said(racer, number))
+    return "won", found.occurrence.occurrence_id, found.replayed, [one.process_id for one in found.deliveries]
 
 
 def claim_batches(racer: Racer, number: int) -> Answer:

@@ -210,9 +210,9 @@ def test_a_hot_path_reads_no_more_of_a_long_session_than_of_a_short_one(ground: 
         ground.analyze()
     ground.reopen()
     anew = ground.blocks(LONG + 1, CALLS)
-    told = {place: (short[place], kept.get(place, 0), anew.get(place, 0)) for place in short}
-    grown = {place: counts for place, counts in told.items() if is_growth(counts)}
-    assert grown == {}, told
+    found = {place: (short[place], kept.get(place, 0), anew.get(place, 0)) for place in short}
+    grown = {place: counts for place, counts in found.items() if is_growth(counts)}
+    assert grown == {}, found
 
 
 STATISTICS = pytest.mark.parametrize("knowledge", ["none", "stale", "skewed"] if WHOLE else ["stale", "skewed"])
@@ -233,8 +233,8 @@ def compared(ground: Ground, knowledge: str, calls: dict[str, Call], grow: Calla
         ground.analyze()
     ground.reopen()
     anew = ground.blocks(LONG + 1, calls)
-    told = {place: (count, kept.get(place, 0), anew.get(place, 0)) for place, count in short.items()}
-    assert {place: counts for place, counts in told.items() if is_growth(counts)} == {}, told
+    found = {place: (count, kept.get(place, 0), anew.get(place, 0)) for place, count in short.items()}
+    assert {place: counts for place, counts in found.items() if is_growth(counts)} == {}, found
 
 
 @STATISTICS

@@ -50,10 +50,10 @@ def interrupted(call, longest_s):
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def unraisable(told):
+def unraisable(answer):
     # The interpreter itself reports an interrupt inside of a finalizer.
-    if told.exc_type is not Alarm:
-        sys.__unraisablehook__(told)
+    if answer.exc_type is not Alarm:
+        sys.__unraisablehook__(answer)
 
 
 sys.unraisablehook = unraisable

@@ -377,8 +377,8 @@ def test_a_lease_that_is_renewed_while_it_is_taken_again_belongs_to_the_highest_
         assert set(kinds(answers[:4])) <= {"Lease", "LeaseLost"}, answers
         assert sorted(lease.fence for lease in answers[4:]) == [2, 3, 4, 5]
         for lease in (first, *answers[4:]):
-            told = field.race(0, [lambda store, lease=lease: store.leases.renew(lease)])
-            assert kinds(told) == ({"Lease": 1} if lease.fence == 5 else {"LeaseLost": 1})
+            found = field.race(0, [lambda store, lease=lease: store.leases.renew(lease)])
+            assert kinds(found) == ({"Lease": 1} if lease.fence == 5 else {"LeaseLost": 1})
 
 
 # Events.
@@ -502,8 +502,8 @@ def test_no_turn_continues_from_a_leaf_that_is_hidden_while_it_waits(field: Fiel
         field.all_see(load())
         hide: Call = lambda store, leaf=leaf: store.sessions.handle("chat").tombstone([leaf])  # noqa: E731
         turn = commit(expected_revision=number + 1, graph=holdfast.Append([holdfast.Node(payload=number)]))
-        hidden, *told = field.race(1, [hide, turn, turn], HOLD_SESSIONS, ahead=1)
-        assert (hidden, {type(one) for one in told}) == (1, {holdfast.InvalidRequest}), told
-        answers.update(kinds(told))
+        hidden, *found = field.race(1, [hide, turn, turn], HOLD_SESSIONS, ahead=1)
+        assert (hidden, {type(one) for one in found}) == (1, {holdfast.InvalidRequest}), found
+        answers.update(kinds(found))
         leaf = field.do(commit(graph=holdfast.Append([holdfast.Node(parent=None, payload=number)]))).leaf
     assert answers["InvalidRequest"] == 12

@@ -43,7 +43,7 @@ class DrawnProcess:
         self.twins, self.rng, self.name = twins, rng, f"p{number}"
         self.target, self.past = twins.deal(rng, TARGETS), twins.deal(rng, PASTS)
         self.session_id = f"s{number}"
-        self.told = [self.past, f"target {self.target}"]
+        self.history = [self.past, f"target {self.target}"]
         twins.align()
         if self.past != "never":
             self._begin()
@@ -54,7 +54,7 @@ class DrawnProcess:
         return self.past == "running" and self.target in UNCHANGED
 
     def __repr__(self) -> str:
-        return f"{self.name}: {'; '.join(map(str, self.told))}"
+        return f"{self.name}: {'; '.join(map(str, self.history))}"
 
     def _begin(self) -> None:
         do, rng = self.twins.do, self.rng
@@ -69,7 +69,7 @@ class DrawnProcess:
             kind = rng.choice(("progress", "once"))
             do(lambda store, kind=kind, index=index: store.events.append(self.name, kind, 1, replay_key=f"k{index}"))
         if rng.random() < 0.3:
-            self.told.append("waiting")
+            self.history.append("waiting")
             do(lambda store: store.processes.set_wait(self.name, SignalWait("go", 1)))
         if self.past == "ended":
             do(lambda store: store.processes.complete(self.name, Completed(1)))
@@ -80,7 +80,7 @@ class DrawnProcess:
         if self.target == "forgotten later":
             do(lambda store: store.processes.forget_session(self.session_id))
         if rng.random() < 0.1:
-            self.told.append("memory lost")
+            self.history.append("memory lost")
             self.twins.fast.forget()
 
 
@@ -101,7 +101,7 @@ def test_append_event_says_and_stores_what_the_rule_does(timed_twins: Twins) -> 
         given: dict[str, Any] = {"payload": rng.choice((1, 1, 2)), "replay_key": key}
         if rng.random() < 0.2:
             given["wake_target"] = holdfast.Scope(rng.choice((f"s{number}", "elsewhere")))
-        process.told += [kind, given]
+        process.history += [kind, given]
         outcome, acted = twins.both(
             lambda store, process=process, kind=kind, given=given: store.events.append(process.name, kind, **given),
             process,
@@ -132,8 +132,8 @@ def test_a_completion_in_one_call_says_and_stores_what_the_rule_does(timed_twins
         held = held if process.past == "running" else "none"
         lease = None if held == "none" else lease_of(twins, process.name, held)
         outcome_given = rng.choice((Completed(1), Completed(2), Failed("no")))
-        process.told += [held, outcome_given]
-        forgot = "memory lost" in process.told and held != "none"
+        process.history += [held, outcome_given]
+        forgot = "memory lost" in process.history and held != "none"
         outcome, acted = twins.both(
             lambda store, process=process, given=outcome_given, lease=lease: store.processes.complete(
                 process.name, given, lease=lease

@@ -50,10 +50,10 @@ def draw_run(twins: Twins, rng: random.Random, name: str) -> str:
         return run.receipt
 
     do(start)
-    told = f"{name}: {state} {kind}{version} {recovery}"
+    answer = f"{name}: {state} {kind}{version} {recovery}"
     on = OnProcess(name)
     if state in ("due", "later"):
-        return told
+        return answer
     lease = do(lambda store: store.leases.claim(on, owner_id="w0", ttl_ms=TTL_MS))
     match state:
         case "lost":
@@ -79,17 +79,17 @@ def draw_run(twins: Twins, rng: random.Random, name: str) -> str:
     if state == "woken":
         call = rng.choice(("signal", "cancel"))
         do(lambda store: store.events.signal(name, "go") if call == "signal" else store.events.request_cancel(name))
-    return told
+    return answer
 
 
 @pytest.mark.timeout(120 + SITUATIONS)
 def test_the_end_of_a_run_and_the_next_claim_say_and_store_what_the_rules_do(twins: Twins) -> None:
     rng = twins.generator("ends of runs")
     answers: Counter[str] = Counter()
-    told: list[str] = []
+    answer: list[str] = []
     held: list[Lease] = []
     for number in range(twins.situations):
-        told.append(draw_run(twins, rng, f"r{number}"))
+        answer.append(draw_run(twins, rng, f"r{number}"))
         if rng.random() < 0.2:
             twins.clock.advance(rng.choice((1, 10, TTL_MS)))
         while not held:
@@ -106,7 +106,7 @@ def test_the_end_of_a_run_and_the_next_claim_say_and_store_what_the_rules_do(twi
             lambda store, lease=lease, kinds=kinds: store.processes.complete_and_claim_next(
                 lease, Completed(1), owner_id="w1", kinds=kinds, ttl_ms=TTL_MS
             ),
-            (lease.resource, kinds, told[-5:]),
+            (lease.resource, kinds, answer[-5:]),
         )
         assert acted, "one call is enough"
         if outcome.error is not None:
@@ -117,7 +117,7 @@ def test_the_end_of_a_run_and_the_next_claim_say_and_store_what_the_rules_do(twi
             if claim is not None:
                 held.append(claim.lease)
         if number % 25 == 24:
-            twins.compare_rows(lambda: "\n".join(told[-25:]))
+            twins.compare_rows(lambda: "\n".join(answer[-25:]))
     twins.check_drawn(answers, {"none", "takeover", "claimed", "LeaseLost"})
     for store in twins.stores:
         assert twins.loop.drive(store.maintenance.verify()).findings == ()
@@ -132,15 +132,15 @@ def test_claim_run_says_and_stores_what_the_rule_does(twins: Twins) -> None:
     # By the test's clock: which of two runs is due first would depend on how fast each twin is.
     rng = twins.generator("runs")
     answers: Counter[str] = Counter()
-    told: list[str] = []
+    answer: list[str] = []
     for number in range(twins.situations):
-        told.append(draw_run(twins, rng, f"r{number}"))
+        answer.append(draw_run(twins, rng, f"r{number}"))
         if rng.random() < 0.2:
             twins.clock.advance(rng.choice((1, 10, TTL_MS)))
         kinds: Any = rng.choice((None, ["a"], [("a", "1")], ["b", ("a", "2")], ["none"], ["a", "b"]))
         outcome, acted = twins.both(
             lambda store, kinds=kinds: store.processes.claim_next(owner_id="w1", kinds=kinds, ttl_ms=TTL_MS),
-            (kinds, told[-5:]),
+            (kinds, answer[-5:]),
         )
         assert acted, "one call is enough"
         claim = outcome.value
@@ -151,7 +151,7 @@ def test_claim_run_says_and_stores_what_the_rule_does(twins: Twins) -> None:
                 lease = claim.lease
                 twins.do(lambda store, lease=lease: store.leases.release(lease))
         if number % 25 == 24:
-            twins.compare_rows(lambda: "\n".join(told[-25:]))
+            twins.compare_rows(lambda: "\n".join(answer[-25:]))
     # A counter has a key for a kind that was counted as nothing.
     twins.check_drawn(+answers, {"none", "takeover", "claimed", "must abandon"})
     for store in twins.stores:

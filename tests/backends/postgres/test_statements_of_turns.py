@@ -63,7 +63,7 @@ def test_a_view_gathered_at_once_is_the_view_of_a_snapshot(twins: Twins) -> None
                 )
                 seen += outcome.value is not None
                 # A path without nodes does not say whether the leaf exists: that is looked up.
-                pathless = last == 0 or any("hidden" in part or "vacuumed" in part for part in turn.told)
+                pathless = last == 0 or any("hidden" in part or "vacuumed" in part for part in turn.history)
                 assert acted or pathless, f"a view was left to a transaction: {turn}, the last {last}"
     assert seen > SITUATIONS // 4
 
@@ -132,22 +132,22 @@ def test_add_nodes_says_and_stores_what_the_rule_does(timed_twins: Twins) -> Non
             twins.fast.forget()
         if memory == "stale":
             _move_behind(twins, session_id)
-        told = (session_id, history, added, conflict, memory)
+        answer = (session_id, history, added, conflict, memory)
         outcome, acted = twins.both(
             lambda store, session_id=session_id, added=added, conflict=conflict: store.sessions.handle(
                 session_id
             ).add_nodes(ADDED[added], on_conflict=conflict),
-            told,
+            answer,
         )
         answers[type(outcome.error).__name__ if outcome.error else "added"] += 1
         answers["acted"] += acted
         if history in ("a path", "a fork") and added in PLAIN_NODES:
-            assert outcome.error is None, told
-            assert acted, f"the function left plain nodes to the transaction: {told}"
+            assert outcome.error is None, answer
+            assert acted, f"the function left plain nodes to the transaction: {answer}"
         # The next turn follows them, on the head that the store now has cached.
-        twins.both(lambda store, session_id=session_id: store.sessions.handle(session_id).append("on"), told)
+        twins.both(lambda store, session_id=session_id: store.sessions.handle(session_id).append("on"), answer)
         if number % 25 == 24:
-            twins.compare_rows(lambda told=told: f"up to {told}")
+            twins.compare_rows(lambda answer=answer: f"up to {answer}")
     twins.check_drawn(answers, {"added", "InvalidRequest", "NodeConflict", "SessionDeleted"})
     assert answers["acted"]
     for store in twins.stores:

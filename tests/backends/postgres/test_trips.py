@@ -436,8 +436,8 @@ def test_an_event_that_wakes_a_session_is_one_trip(measured: Measured) -> None:
     assert measured.trips(append(type="news")) == APPEND
     receipt = measured.do(append(type="news"))
     [*_, batch] = measured.do(lambda store: store.queue.list("chat")).items
-    told = (batch.enqueued_at_ms, receipt.wake.created_at_ms)
-    assert told == (receipt.event.occurred_at_ms, receipt.event.occurred_at_ms)
+    found = (batch.enqueued_at_ms, receipt.wake.created_at_ms)
+    assert found == (receipt.event.occurred_at_ms, receipt.event.occurred_at_ms)
 
 
 def test_an_event_that_wakes_is_planned_again_after_one_of_another_process(measured: Measured) -> None:

@@ -142,18 +142,18 @@ def test_the_poll_asks_all_waiters_in_one_read_and_wakes_those_that_missed_a_cha
         return found
 
     listener._read = read
-    missed, heard, mute = (backend.watch(name) for name in ("missed", "heard", "mute"))
-    missed.concerns, heard.concerns = partial(answers, True), partial(answers, False)
+    missed, received, mute = (backend.watch(name) for name in ("missed", "received", "mute"))
+    missed.concerns, received.concerns = partial(answers, True), partial(answers, False)
     poll()
-    assert (missed.done(), heard.done(), mute.done()) == (True, False, True)
+    assert (missed.done(), received.done(), mute.done()) == (True, False, True)
     assert len(reads) == 1
 
     async def fails(transaction: Any) -> bool:
         raise holdfast.InvalidRequest("x", "cannot tell")
 
-    heard.concerns = fails
+    received.concerns = fails
     poll()
-    assert heard.done(), "a waiter that cannot tell looks itself"
+    assert received.done(), "a waiter that cannot tell looks itself"
 
 
 class Skipping(selectors.DefaultSelector):
@@ -344,8 +344,8 @@ def test_topics_of_many_commits_are_sent_together_and_never_twice_in_two_millise
                 await asyncio.sleep(0)
         await notifier.close()
         assert all(len(payload) < 8_000 for _, payload in sent)
-        told = [one for _, payload in sent for one in payload.partition(":")[2].split(",")]
-        assert sorted(told) == sorted(digest(f"topic-{number}") for number in range(1_000))
+        answer = [one for _, payload in sent for one in payload.partition(":")[2].split(",")]
+        assert sorted(answer) == sorted(digest(f"topic-{number}") for number in range(1_000))
         assert len(sent) < 20
         assert notifier.from_others(sent[0][1]) == [], "its own messages are no news"
         assert Notifier(send).from_others(sent[0][1]) == sent[0][1].partition(":")[2].split(",")
@@ -382,11 +382,11 @@ def test_channels_of_two_schemas_differ_and_fit() -> None:
 def test_the_notify_is_not_part_of_the_commit(open_store: Any, clean_postgres_url: str) -> None:
     """A NOTIFY inside the commit's transaction would hold a database-wide lock until the commit is on disk."""
     store = open_store()
-    heard: list[str] = []
+    received: list[str] = []
 
     async def body() -> None:
         connection = await asyncpg.connect(clean_postgres_url)
-        await connection.add_listener(channel_of("holdfast"), lambda *said: heard.append(said[3]))
+        await connection.add_listener(channel_of("holdfast"), lambda *said: received.append(said[3]))
 
         async def operation(transaction: Any) -> None:
             transaction.notify("topic")
@@ -395,10 +395,10 @@ def test_the_notify_is_not_part_of_the_commit(open_store: Any, clean_postgres_ur
         await store.backend.write(operation)
         for _ in range(100):
             await connection.fetch("SELECT 1")
-            if heard:
+            if received:
                 break
             await asyncio.sleep(0.01)
         await connection.close()
 
     store.loop.drive(body())
-    assert [payload.partition(":")[2] for payload in heard] == [digest("topic")]
+    assert [payload.partition(":")[2] for payload in received] == [digest("topic")]

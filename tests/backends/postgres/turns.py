@@ -42,7 +42,7 @@ class DrawnTurn:
         self.session_id, self.other_id = f"s{number}", f"o{number}"
         self.start = twins.deal(rng, STARTS)
         self.odd = {twins.deal(rng, PARTS) for _ in range(twins.deal(rng, (0, 0, 0, 1, 1, 1, 2)))}
-        self.told = [self.start]
+        self.history = [self.start]
         self.leaf: str | None = None
         self.revision = 0
         self.manifest = CheckpointManifest()
@@ -51,10 +51,10 @@ class DrawnTurn:
         self.given: dict[str, Any] = {}
         for part in PARTS:
             chosen = getattr(self, f"_{'odd' if part in self.odd else 'plain'}_{part}")()
-            self.told.append(f"{part}: {chosen}")
+            self.history.append(f"{part}: {chosen}")
 
     def __repr__(self) -> str:
-        return f"{self.session_id}: {'; '.join(self.told)}"
+        return f"{self.session_id}: {'; '.join(self.history)}"
 
     def commit(self) -> holdfast.Commit:
         return holdfast.Commit(**self.given)

@@ -250,7 +250,7 @@ class Twins:
             if used[0] != used[1]:
                 self.run(f"SELECT setval('{{schema}}.{sequence}', {max(used)})")
 
-    def compare_rows(self, told: Callable[[], str]) -> None:
+    def compare_rows(self, reported: Callable[[], str]) -> None:
         """Assert that both schemas hold the same rows."""
         fast, plain = self.fast.dump(), self.plain.dump()
         difference = (
@@ -258,16 +258,16 @@ class Twins:
             if self._timed
             else first_difference(timeless(fast), timeless(plain))
         )
-        assert difference is None, f"fast first, plain second: {difference}\n{told()}"
+        assert difference is None, f"fast first, plain second: {difference}\n{reported()}"
 
     # Calls.
 
-    def both(self, call: Callable[[Store], Awaitable[T]], told: object) -> tuple[Outcome, bool]:
+    def both(self, call: Callable[[Store], Awaitable[T]], reported: object) -> tuple[Outcome, bool]:
         """Return the call's outcome, which must be equal on both sides, and whether one statement was enough."""
         self.fast.acted.clear()
         fast, plain = (self.outcome(store, call) for store in self.stores)
         same = fast.equals(plain) if self._timed else self._text(fast.shown) == self._text(plain.shown)
-        assert same, f"{told}\n  fast:  {fast.shown}\n  plain: {plain.shown}"
+        assert same, f"{reported}\n  fast:  {fast.shown}\n  plain: {plain.shown}"
         return plain, self.fast.took_one_statement()
 
     def outcome(self, store: Store, call: Callable[[Store], Awaitable[T]]) -> Outcome:

@@ -110,10 +110,10 @@ def test_an_index_that_lost_an_entry_is_a_danger_if_integrity_is_checked(tmp_pat
     path = tmp_path / "state.db"
     with holdfast.open_blocking(path) as store:
         store.sessions.create("chat", relation=holdfast.sessions.Child("planner"))
-    told = "UPDATE sqlite_schema SET sql = replace(sql, '{}', '{}') WHERE name = 'sessions_parent'"
+    answer = "UPDATE sqlite_schema SET sql = replace(sql, '{}', '{}') WHERE name = 'sessions_parent'"
     # Point the index at another column, which loses its entries, then point it back.
-    change(path, "PRAGMA writable_schema = ON", told.format("parent_session_id", "cwd"))
-    change(path, "REINDEX", "PRAGMA writable_schema = ON", told.format("cwd", "parent_session_id"))
+    change(path, "PRAGMA writable_schema = ON", answer.format("parent_session_id", "cwd"))
+    change(path, "REINDEX", "PRAGMA writable_schema = ON", answer.format("cwd", "parent_session_id"))
     with holdfast.open_blocking(path) as store:
         assert set(names(store)) == {"integrity"}
         assert names(store, integrity=False) == []

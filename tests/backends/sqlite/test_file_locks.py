@@ -58,9 +58,9 @@ def in_a_child(work):
         os._exit(0)
     os.close(theirs)
     with os.fdopen(ours) as answers:
-        told = answers.read()
+        reported = answers.read()
     os.waitpid(pid, 0)
-    return told
+    return reported
 
 def write(path):
     with holdfast.open_blocking(path) as store:
@@ -71,12 +71,12 @@ path, another = sys.argv[1:]
 
 REFUSED = """
 store = holdfast.open_blocking(path)
-told = in_a_child(lambda: write(path))
-assert told.startswith("StoreForked False") and "before you fork" in told and "spawn" in told, told
-told = in_a_child(lambda: in_a_child(lambda: write(path)))
-assert told.startswith("StoreForked"), told
-told = in_a_child(lambda: store.sessions.handle("chat").commit(holdfast.Commit()))
-assert told.startswith("StoreForked False") and "spawn" in told, told
+reported = in_a_child(lambda: write(path))
+assert reported.startswith("StoreForked False") and "before you fork" in reported and "spawn" in reported, reported
+reported = in_a_child(lambda: in_a_child(lambda: write(path)))
+assert reported.startswith("StoreForked"), reported
+reported = in_a_child(lambda: store.sessions.handle("chat").commit(holdfast.Commit()))
+assert reported.startswith("StoreForked False") and "spawn" in reported, reported
 # The child may open a file that the parent does not have open.
 holdfast.open_blocking(another).close()
 assert in_a_child(lambda: write(another)) == "wrote 1"

@@ -85,7 +85,7 @@ def interior(leaf: bytes, child: int, fan_out: int, last: int) -> bytes:
     return bytes(page)
 
 
-def knot(path: Path, tree: str, *, fan_out: int = 20, levels: int = 10) -> None:
+def cycle(path: Path, tree: str, *, fan_out: int = 20, levels: int = 10) -> None:
     """Make the root of a table or an index point to its only leaf billions of times, through shared pages."""
     connection = apsw.Connection(str(path))
     connection.pragma("wal_checkpoint(truncate)")
@@ -125,7 +125,7 @@ READINGS: dict[str, Read] = {
 def test_every_reading_of_pages_that_lead_to_each_other_ends(tmp_path: Path, tree: str) -> None:
     path = tmp_path / "state.db"
     fill(path)
-    knot(path, tree)
+    cycle(path, tree)
     began = time.monotonic()
     outcomes: dict[str, object] = {}
     with holdfast.open_blocking(path) as store:
@@ -143,7 +143,7 @@ def test_every_reading_of_pages_that_lead_to_each_other_ends(tmp_path: Path, tre
 def test_a_count_that_does_not_end_says_why(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     fill(path)
-    knot(path, "sessions")
+    cycle(path, "sessions")
     with holdfast.open_blocking(path) as store:
         with pytest.raises(holdfast.Corrupt, match="beyond what a file of this size can hold"):
             store.maintenance.stats()
@@ -155,7 +155,7 @@ def test_a_count_that_does_not_end_says_why(tmp_path: Path) -> None:
 def test_rows_that_come_again_and_again_do_not_fill_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     fill(path)
-    knot(path, "sessions_family")
+    cycle(path, "sessions_family")
     runner = StatementRunner(str(path), create=False, place=str(path))
     tracemalloc.start()
     try:

@@ -139,13 +139,13 @@ def an_alarm_ends_an_opening(path: Path, handled: Any, step: str, patch: pytest.
     discarded = threading.Event()
     discard = SqliteBackend._discard
 
-    def told(self: Any) -> None:
+    def answer(self: Any) -> None:
         discard(self)
         discarded.set()
 
     handled(alarm)
     with patch.context() as planted:
-        planted.setattr(SqliteBackend, "_discard", told)
+        planted.setattr(SqliteBackend, "_discard", answer)
         planted.setattr(file_locks, step, ring_in_main(getattr(file_locks, step)))
         with pytest.raises(TimeoutError, match="the caller's deadline"):
             holdfast.open_blocking(path)

@@ -93,8 +93,8 @@ for _ in range(5):
     assert before in (None, descriptors)
     before = descriptors
 ask = "import apsw, sys; apsw.Connection(sys.argv[1]).execute('BEGIN IMMEDIATE')"
-told = subprocess.run([sys.executable, "-c", ask, path], capture_output=True, text=True)
-assert "BusyError" in told.stderr, told
+answer = subprocess.run([sys.executable, "-c", ask, path], capture_output=True, text=True)
+assert "BusyError" in answer.stderr, answer
 ours.execute("ROLLBACK")
 ours.close()
 idle.execute("SELECT count(*) FROM sessions").get
@@ -118,8 +118,8 @@ ours.execute("INSERT INTO theirs VALUES (1)")
 for _ in range(3):
     refused()
 ask = "import apsw, sys; apsw.Connection(sys.argv[1]).execute('BEGIN IMMEDIATE')"
-told = subprocess.run([sys.executable, "-c", ask, path], capture_output=True, text=True)
-assert "BusyError" in told.stderr, told
+answer = subprocess.run([sys.executable, "-c", ask, path], capture_output=True, text=True)
+assert "BusyError" in answer.stderr, answer
 ours.execute("COMMIT")
 refused(holdfast.Incompatible, "another program")
 """

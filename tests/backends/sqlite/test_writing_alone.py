@@ -115,8 +115,8 @@ def test_an_interrupt_between_two_steps_takes_effect_and_the_next_write_works(
     store: Any, statement: str, left: list[str], interrupt: type[BaseException]
 ) -> None:
     writer = store.backend._writer
-    told: list[str] = []
-    writer._signals.publish = told.extend
+    found: list[str] = []
+    writer._signals.publish = found.extend
     runner = writer._runner
     writer._runner = Interrupting(runner, statement, interrupt)
     with pytest.raises(interrupt):
@@ -124,7 +124,7 @@ def test_an_interrupt_between_two_steps_takes_effect_and_the_next_write_works(
     writer._runner = runner
     assert stored(store) == left
     # A stored write wakes watchers, although its caller was interrupted.
-    assert told == left
+    assert found == left
     store.write(put("b"))
     assert stored(store) == [*left, "b"]
 
@@ -148,7 +148,7 @@ session = store.sessions.create("chat")
 interrupts, answers = 0, set()
 
 def ring(*_):
-    # A handler that writes while its own thread is writing is told so: it would wait for itself.
+    # A handler that writes while its own thread is writing gets an error: it would wait for itself.
     try:
         store.sessions.handle("other").save_meta(holdfast.sessions.SessionMeta("other", "x", created_at_ms=0))
         answers.add("stored")
@@ -231,7 +231,7 @@ class Clock:
         return 1
 
 backend = SqliteBackend.open(sys.argv[1], SqliteOptions(synchronous="off"), Clock(), BlockingWaiting())
-chance, number, interrupts, untold = random.Random(3), 0, 0, 0
+chance, number, interrupts, unreported = random.Random(3), 0, 0, 0
 
 def ring(*_):
     raise KeyboardInterrupt
@@ -259,10 +259,10 @@ for number in range(1, 400):
     signal.setitimer(signal.ITIMER_REAL, 0)
     if backend.drive(backend.read(is_there)):
         _, late = wait(changes, timeout=20)  # the news comes after the commit, from another thread
-        untold += len(late)
+        unreported += len(late)
     for change in changes:
         change.cancel()
-print(json.dumps([interrupts > 20, untold]))
+print(json.dumps([interrupts > 20, unreported]))
 backend.drive(backend.close())
 """
 

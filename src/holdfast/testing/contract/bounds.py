@@ -171,9 +171,9 @@ class BoundsContract(Contract):
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert (info.value.field, info.value.limit) == ("payload", 1_000)
         assert "dedupe" in str(info.value)
-        told = store.events.append("build", "news", "é" * 500).wake
-        assert told is not None
-        assert told.dedupe_key == "é" * 500
+        longest = store.events.append("build", "news", "é" * 500).wake
+        assert longest is not None
+        assert longest.dedupe_key == "é" * 500
 
     def test_a_payload_that_shares_its_parts_is_refused_before_it_is_written_out(
         self, bench: Bench, store: BlockingStore
@@ -259,9 +259,9 @@ class BoundsContract(Contract):
         fields: dict[str, Any] = {f"unused-{number}": Payload() for number in range(500)}
         fields |= {"used": Pointer("/a"), "lost": Pointer("/b")}
         declare(store, EventType("news", wake=WakeRule(Template("{used}", fields))))
-        wake = store.events.append("build", "news", {"a": "told", "rest": "x" * 100_000}).wake
+        wake = store.events.append("build", "news", {"a": "short", "rest": "x" * 100_000}).wake
         assert wake is not None
-        assert wake.input == "told"
+        assert wake.input == "short"
 
     def test_a_declaration_of_very_many_selectors_is_refused(self, bench: Bench, store: BlockingStore) -> None:
         # Each holds the one before it twice: 40 objects that would become a trillion.

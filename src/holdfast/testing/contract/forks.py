@@ -113,7 +113,7 @@ class ForkContract(Contract):
         if forgotten == "pruned":
             assert store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1)).revisions == 2
         else:
-            origin = "heir"
+            origin = "successor"
             store.sessions.fork("source", into=origin)
             store.sessions.delete("source")
         for name, expected in (("a2", ["a1", "a2"]), ("b2", ["a1", "a2", "b1", "b2"])):
@@ -125,10 +125,10 @@ class ForkContract(Contract):
     def test_a_fork_at_a_node_in_which_the_source_itself_stood_has_that_state_whatever_became_of_the_first_turn(
         self, store: BlockingStore, source: Session
     ) -> None:
-        heir = store.sessions.fork("source", into="heir")
+        successor = store.sessions.fork("source", into="successor")
         store.sessions.delete("source")
-        heir.commit(holdfast.Commit(graph=chain("d1", under="c1"), config={"level": 9}))
-        view = loaded(store.sessions.fork("heir", at="c1", into="again"))
+        successor.commit(holdfast.Commit(graph=chain("d1", under="c1"), config={"level": 9}))
+        view = loaded(store.sessions.fork("successor", at="c1", into="again"))
         assert (ids(view), view.config) == (["a1", "a2", "b1", "b2", "c1"], {"level": 3})
         assert view.checkpoint == holdfast.Checkpoint(turn_state={"turn": 3}, execution_state=b"stack")
         assert [(frame.frame_id, frame.execution_state) for frame in view.frames] == [("f3", b"frame")]

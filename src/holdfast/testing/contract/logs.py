@@ -200,13 +200,13 @@ class LogContract(Contract):
         rounds, elsewhere = 10, bench.open()
 
         def answer() -> list[Any]:
-            heard: list[Any] = []
+            received: list[Any] = []
             cursor = 0
             for _ in range(rounds):
                 event = elsewhere.events.wait_for("build", "ping", after=cursor, timeout_ms=TIMEOUT_MS)
                 cursor = elsewhere.events.append("build", "pong", event.payload + 100).event.sequence
-                heard.append(event.payload)
-            return heard
+                received.append(event.payload)
+            return received
 
         answering = in_background(answer)
         bench.parked()

@@ -80,8 +80,8 @@ class RaceContract(ProcessRaces):
             results, refusals = each(handles, lambda handle, _: handle.commit(turn))
             assert refusals == []
             assert sorted(receipt.replayed for receipt in results) == [False, True, True, True]
-            told = {(one.revision, one.checkpoint_ref, one.enqueued, str(one.manifest)) for one in results}
-            assert len(told) == 1
+            found = {(one.revision, one.checkpoint_ref, one.enqueued, str(one.manifest)) for one in results}
+            assert len(found) == 1
             assert results[0].revision == number + 1
         view = handles[0].load()
         assert view is not None

@@ -94,10 +94,10 @@ class ProcessRaces(Contract):
             for id in (run_id, child_id):
                 stores[0].processes.complete(id, Failed("no answer"))
             ids = (run_id, child_id)
-            told, refusals = each(stores, lambda store, index: store.processes.retry(ids[index % 2]))
+            found, refusals = each(stores, lambda store, index: store.processes.retry(ids[index % 2]))
             assert refusals == []
-            assert sorted({one.id for one in told}) == sorted(f"{id}~2" for id in ids)
-            assert sum(one.created for one in told if one.id == f"{run_id}~2") == 1
+            assert sorted({one.id for one in found}) == sorted(f"{id}~2" for id in ids)
+            assert sum(one.created for one in found if one.id == f"{run_id}~2") == 1
             for id in ids:
                 assert len(stores[0].events.after(f"{id}~2").items) == (3 if id == run_id else 2)
 
@@ -114,13 +114,13 @@ class ProcessRaces(Contract):
             )
         )
         for number in range(ROUNDS):
-            told, refusals = each(
+            found, refusals = each(
                 stores, lambda store, index: store.events.append("job", "news", {"round": number, "by": index})
             )
             first = number * (CALLERS + 1) + 1
             assert refusals == []
-            assert sorted(one.event.sequence for one in told) == [*range(first, first + CALLERS)]
-            assert len({one.batch_id for one in told}) == 1
+            assert sorted(one.event.sequence for one in found) == [*range(first, first + CALLERS)]
+            assert len({one.batch_id for one in found}) == 1
             once, refusals = each(
                 stores, lambda store, _: store.events.append("job", "once", number, replay_key=f"{number}")
             )
@@ -212,9 +212,9 @@ class ProcessRaces(Contract):
             for key in ("one", "two")
         ]
         for draft in drafts:
-            told, refusals = each(stores, lambda store, _: store.triggers.subscribe(draft))
+            found, refusals = each(stores, lambda store, _: store.triggers.subscribe(draft))
             assert refusals == []
-            assert len({one.subscription_id for one in told}) == 1
+            assert len({one.subscription_id for one in found}) == 1
         for number in range(ROUNDS):
             day = f"day-{number}"
             emitted, refusals = each(stores, lambda store, _: store.triggers.emit("cron", "daily", idempotency_key=day))

@@ -478,11 +478,11 @@ class SecondProcessContract(Contract):
         assert child.hear() == [1, 1]
         assert child.kill() == []
         timely.queue.wait("chat", timeout_ms=20_000)
-        claim = timely.queue.claim("chat", owner_id="heir")
+        claim = timely.queue.claim("chat", owner_id="successor")
         assert claim is not None
         assert claim.fence == 2
         assert [item.payload for batch in claim.batches for item in batch.items] == ["left over"]
         deadline = time.monotonic() + TIMEOUT_S
         while timely.leases.holder(OnProcess("job")) is not None and time.monotonic() < deadline:
             pass
-        assert timely.leases.claim(OnProcess("job"), owner_id="heir").fence == 2
+        assert timely.leases.claim(OnProcess("job"), owner_id="successor").fence == 2

@@ -26,12 +26,12 @@ def break_off(turn: Turn) -> NoReturn:
 
 def woken(store: BlockingStore, session_id: str = "chat") -> list[holdfast.processes.RunEnded | None]:
     """Take all batches of a session, and return the ends of runs that they tell of."""
-    told: list[holdfast.processes.RunEnded | None] = []
+    found: list[holdfast.processes.RunEnded | None] = []
     session = store.sessions.handle(session_id)
     while (claim := store.queue.claim(session_id, owner_id="w1", exclusive=True)) is not None:
         with session.turn(claim=claim) as turn:
-            told.append(turn.ended)
-    return told
+            found.append(turn.ended)
+    return found
 
 
 class StartedRunContract(Contract):

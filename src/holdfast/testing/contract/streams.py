@@ -25,7 +25,7 @@ def seen(store: BlockingStore, after: str | int | None = None) -> list[holdfast.
     return list(store.sessions.handle("chat").follow(after, timeout_ms=0))
 
 
-def told(items: list[holdfast.sessions.StreamItem]) -> list[Any]:
+def contents(items: list[holdfast.sessions.StreamItem]) -> list[Any]:
     """Return items in short: a delta as its value, the others as pairs."""
     said: list[Any] = []
     for item in items:
@@ -56,13 +56,13 @@ class StreamContract(Contract):
         claim = begun(store, "hi")
         turn = emitted(store, claim, "Hel", {"text": "lo"})
         first = seen(store)
-        assert told(first) == ["Hel", {"text": "lo"}]
+        assert contents(first) == ["Hel", {"text": "lo"}]
         assert {item.turn_id for item in first} == {claim.batches[0].batch_id}
-        assert told(seen(store, first[0].cursor)) == [{"text": "lo"}]
+        assert contents(seen(store, first[0].cursor)) == [{"text": "lo"}]
         assert seen(store, first[1].cursor) == []
         turn.emit("!")
         turn.flush()
-        assert told(seen(store, first[1].cursor)) == ["!"]
+        assert contents(seen(store, first[1].cursor)) == ["!"]
         turn.add("hi", "Hello!")
         turn.__exit__(None, None, None)
         [committed] = seen(store, first[0].cursor)
@@ -70,7 +70,7 @@ class StreamContract(Contract):
         assert (committed.turn_id, committed.revision, committed.messages) == (turn.turn_id, 1, ("hi", "Hello!"))
         assert seen(store, committed.cursor) == []
         assert seen(store) == [], "a new follower begins now"
-        assert told(seen(store, 0)) == [("commit", "hi", "Hello!")]
+        assert contents(seen(store, 0)) == [("commit", "hi", "Hello!")]
 
     def test_the_values_of_an_ended_turn_leave_no_rows(self, bench: Bench, store: BlockingStore) -> None:
         turn = emitted(store, begun(store, "hi"), "a", "b")
@@ -93,21 +93,21 @@ class StreamContract(Contract):
         again = store.queue.claim_next(owner_id="w2", exclusive=True)
         assert again is not None
         turn = emitted(store, again)
-        assert told(seen(store, one.cursor)) == [("void", "restarted")], "before the new attempt emits anything"
+        assert contents(seen(store, one.cursor)) == [("void", "restarted")], "before the new attempt emits anything"
         turn.emit("there was")
         turn.flush()
-        assert told(seen(store, two.cursor)) == [("void", "restarted"), "there was"]
-        assert told(seen(store)) == ["there was"]
+        assert contents(seen(store, two.cursor)) == [("void", "restarted"), "there was"]
+        assert contents(seen(store)) == ["there was"]
         with suppress(holdfast.ClaimLost):
             lost.emit("a time")
             lost.flush()
         with pytest.raises(holdfast.ClaimLost):
             lost.emit("more")
-        assert told(seen(store)) == ["there was"], "a worker that lost its claim emits nothing"
+        assert contents(seen(store)) == ["there was"], "a worker that lost its claim emits nothing"
         lost.__exit__(ValueError, ValueError("lost"), None)
         turn.add("there was once")
         turn.__exit__(None, None, None)
-        assert told(seen(store, two.cursor)) == [("commit", "there was once")], "the commit replaces all attempts"
+        assert contents(seen(store, two.cursor)) == [("commit", "there was once")], "the commit replaces all attempts"
 
     def test_a_follower_learns_how_a_turn_without_a_commit_ended(self, store: BlockingStore) -> None:
         session = store.sessions.handle("chat")
@@ -116,7 +116,7 @@ class StreamContract(Contract):
         session.interrupt()
         assert seen(store, delta.cursor) == [], "its worker may keep a part"
         interrupted.__exit__(ValueError, ValueError("stopped"), None)
-        assert told(seen(store, delta.cursor)) == [("void", "interrupted")]
+        assert contents(seen(store, delta.cursor)) == [("void", "interrupted")]
         lease = store.leases.claim(holdfast.leases.OnSession("chat"), owner_id="w1")
         store.leases.release(lease)
         claim = begun(store, "poem")
@@ -125,7 +125,7 @@ class StreamContract(Contract):
         store.queue.fail(claim, "no", retry_in_ms=None)
         dead.__exit__(ValueError, ValueError("no"), None)
         [void] = seen(store, delta.cursor)
-        assert told([void]) == [("void", "dead")]
+        assert contents([void]) == [("void", "dead")]
         assert seen(store, void.cursor) == []
 
     @pytest.mark.parametrize("ended", ["dead", "cancelled", "interrupted"])
@@ -150,10 +150,10 @@ class StreamContract(Contract):
         else:
             assert store.sessions.handle("chat").interrupt()
         reason = "restarted" if turn_id else ended  # the work of a turn with a name of its own is not known
-        assert told(seen(store, delta.cursor)) == [("void", reason)]
+        assert contents(seen(store, delta.cursor)) == [("void", reason)]
         assert seen(store) == [], "a page that is loaded anew shows nothing of it"
         store.sessions.handle("chat").append("next", turn_id="t2")
-        assert told(seen(store, 0)) == [("commit", "next")]
+        assert contents(seen(store, 0)) == [("commit", "next")]
 
     def test_values_of_an_interrupted_turn_count_until_its_worker_has_no_time_left(
         self, store: BlockingStore, clock: ManualClock
@@ -162,15 +162,15 @@ class StreamContract(Contract):
         [delta] = seen(store)
         store.sessions.handle("chat").interrupt()
         clock.advance(RESERVED_MS - 1)
-        assert (seen(store, delta.cursor), told(seen(store))) == ([], ["once"])
+        assert (seen(store, delta.cursor), contents(seen(store))) == ([], ["once"])
         clock.advance(1)
-        assert (told(seen(store, delta.cursor)), seen(store)) == ([("void", "interrupted")], [])
+        assert (contents(seen(store, delta.cursor)), seen(store)) == ([("void", "interrupted")], [])
 
     def test_many_values_are_followed_from_any_place_at_a_flat_cost(self, bench: Bench, store: BlockingStore) -> None:
         turn = emitted(store, begun(store, "hi"), *[f"{number:04}" * 20 for number in range(60)])
         assert 1 < len(bench.dump()["stream_blocks"]) < 10
         items = seen(store)
-        assert told(items) == [f"{number:04}" * 20 for number in range(60)]
+        assert contents(items) == [f"{number:04}" * 20 for number in range(60)]
         for place in (0, 17, 18, 19, 36, 58):
             assert seen(store, items[place].cursor) == items[place + 1 :]
         turn.__exit__(None, None, None)
@@ -194,7 +194,7 @@ class StreamContract(Contract):
             session.append(number, turn_id=f"t{number}")
         session.append(*range(40), turn_id="long")
         items = seen(store, 40)
-        assert told(items) == [*[("commit", number) for number in range(40, 45)], ("commit", *range(40))]
+        assert contents(items) == [*[("commit", number) for number in range(40, 45)], ("commit", *range(40))]
         assert len(seen(store, 0)) == 46
 
     def test_a_turn_of_a_fork_shows_no_messages_of_its_source(self, store: BlockingStore) -> None:
@@ -212,13 +212,13 @@ class StreamContract(Contract):
         waiting = in_background(lambda: next(iter(session.follow())))
         bench.parked()
         turn.emit("now")
-        assert told([waiting.result(TIMEOUT_S)]) == ["now"]
+        assert contents([waiting.result(TIMEOUT_S)]) == ["now"]
         [delta] = seen(store)
         waiting = in_background(lambda: next(iter(session.follow(delta.cursor))))
         bench.parked()
         turn.add("now or never")
         turn.__exit__(None, None, None)
-        assert told([waiting.result(TIMEOUT_S)]) == [("commit", "now or never")]
+        assert contents([waiting.result(TIMEOUT_S)]) == [("commit", "now or never")]
 
     def test_bad_values_and_places_are_refused(self, bench: Bench, store: BlockingStore) -> None:
         turn = emitted(store, begun(store, "hi"), "a")
@@ -259,7 +259,7 @@ class StreamContract(Contract):
         with refused(bench, holdfast.InvalidRequest) as info:
             seen(store, 3)
         assert "is at 1" in str(info.value)
-        assert told(seen(store, 0)) == [("commit", "anew")]
+        assert contents(seen(store, 0)) == [("commit", "anew")]
 
     def test_a_session_that_does_not_exist_yet_can_be_followed(self, store: BlockingStore) -> None:
         assert seen(store) == []

@@ -238,12 +238,12 @@ class WakeContract(Contract):
         assert (queued(store), queued(store, "other")) == ([], [(receipt.batch_id, "done")])
 
     def test_a_completion_may_wake_and_does_so_once(self, store: BlockingStore) -> None:
-        told = EventType(
+        news = EventType(
             "process.completed",
             terminal=TerminalRule("completed", Pointer("/await_output")),
             wake=WakeRule(Pointer("/await_output/value")),
         )
-        declare(store, told)
+        declare(store, news)
         for _ in range(2):
             assert store.processes.complete("build", Completed("42")).outcome == Completed("42")
         assert [text for _, text in queued(store)] == ["42"]
@@ -323,9 +323,9 @@ class WakeContract(Contract):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default", WakesOnceWarning)
             exec(compile(program, "a_program.py", "exec"), names)  # noqa: S102 - a line that is not the suite's own
-        told = [one for one in caught if issubclass(one.category, WakesOnceWarning)]
-        assert [(one.filename, one.lineno) for one in told] == [("a_program.py", line) for line in (2, 3, 4)]
-        assert all("only 2 possible dedupe keys" in str(one.message) for one in told)
+        warned = [one for one in caught if issubclass(one.category, WakesOnceWarning)]
+        assert [(one.filename, one.lineno) for one in warned] == [("a_program.py", line) for line in (2, 3, 4)]
+        assert all("only 2 possible dedupe keys" in str(one.message) for one in warned)
 
     def test_a_class_is_not_a_dedupe_key(self, store: BlockingStore, bench: Bench) -> None:
         rule = WakeRule(Const("look"), dedupe=cast("Any", Present))
