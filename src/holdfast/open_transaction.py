@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from contextvars import ContextVar, Token
+from contextvars import Context, ContextVar, Token, copy_context
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, Unpack
 
 from holdfast.errors import HoldfastError, InvalidRequest, StoreForked, TransactionExpired, Unavailable
@@ -298,6 +298,13 @@ def refuse_inside(backend: object, call: str) -> None:
             raise InvalidRequest(
                 "store", f"{call} would wait for the end of the transaction that this task is in: use `tx`, or end it"
             )
+
+
+def outside() -> Context:
+    """Return the context of the running task or thread without its blocks, for a task that waits for none of them."""
+    context = copy_context()
+    context.run(_ENTERED.set, ())
+    return context
 
 
 class Entered:

@@ -78,6 +78,27 @@ def test_a_word_is_seen_soon_although_the_next_one_takes_long(url: str, store: h
     assert values == ["first", "second"]
 
 
+def test_a_word_that_is_emitted_in_the_block_of_a_transaction_is_seen(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    is_seen = threading.Event()
+
+    @worker.turn
+    async def answer(turn: holdfast.Turn) -> None:
+        assert isinstance(turn.store, holdfast.Store)
+        async with turn.store.transaction() as tx:
+            await tx.sessions.handle("log").append("asked")
+            turn.emit("first")
+            for _ in range(10):  # steps of the loop, in which the word is written, or begins to wait for the end
+                await asyncio.sleep(0)
+        assert await asyncio.to_thread(is_seen.wait, WAIT_S)
+
+    with Running(worker):
+        put(store, "tell me")
+        items = store.sessions.handle("chat").follow(timeout_ms=WAIT_MS)
+        assert isinstance(next(items), holdfast.sessions.StreamDelta)
+        is_seen.set()
+
+
 def test_the_values_of_turns_that_fail_at_once_are_gone(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url, concurrency=20)
 

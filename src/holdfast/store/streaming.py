@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import ClaimLost, HoldfastError, Unavailable
 from holdfast.log import WARNING, log_event
+from holdfast.open_transaction import outside
 from holdfast.operations import streams as operations
 from holdfast.records.queue import WorkClaim
 from holdfast.rules import claims
@@ -67,7 +68,8 @@ class Emitter:
         except RuntimeError:
             return False
         if self._pending and (self._task is None or self._task.done()):
-            self._task = loop.create_task(self._write_all())
+            # Also inside the block of a transaction, which no write here belongs to: on SQLite it waits for the end.
+            self._task = loop.create_task(self._write_all(), context=outside())
         return True
 
     async def _write_all(self) -> None:
