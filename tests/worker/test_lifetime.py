@@ -113,6 +113,31 @@ def test_failures_are_reported_and_counted(url: str, store: holdfast.BlockingSto
     assert "test_lifetime.py" in reported[1].trace()
 
 
+def test_a_listener_that_ends_the_program_leaves_the_failure_stored(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    stored: dict[str, str] = {}
+    [batch_id] = put(store, "hi", session_id="mail", kind="mail")
+    run = store.processes.start("watch").process
+
+    @worker.job("mail", retry=Retry(1))
+    def send(job: Job) -> None:
+        raise ValueError("job")
+
+    @worker.process("watch", retry=Retry(1))
+    def watch(run: BlockingRun) -> None:
+        raise ValueError("run")
+
+    @worker.on_failure
+    def look(failure: Failure) -> None:
+        """Find what a program would leave that ends here."""
+        batch = store.queue.get("mail", batch_id)
+        assert batch is not None
+        stored[failure.shape] = str(batch.last_error) if failure.shape == "job" else store.processes.get(run.id).status
+
+    worker.run(until_idle=True)
+    assert stored == {"job": "ValueError: job", "process": "failed"}
+
+
 def test_ready_work_without_a_handler_is_warned_of(
     url: str, store: holdfast.BlockingStore, caplog: pytest.LogCaptureFixture
 ) -> None:

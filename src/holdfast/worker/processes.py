@@ -389,16 +389,18 @@ class Runs:
     async def _fail(self, handler: Registered, run: Run, error: BaseException) -> None:
         """Record a failed attempt. The run waits for its next one, or has failed."""
         delay_ms = handler.retry.delay_after(run.attempt, error, chance=random.random())  # noqa: S311 - spreads retries
-        self._runner.tally.count(Failure("process", run.kind, run.id, None, run.attempt, error, delay_ms))
         text = described(error, self._store.limits)
-        await run.steps.record_last_failures()
-        if delay_ms is None:
-            await self._settle(run, holdfast.processes.Failed(text, code="handler_failed"))
-        else:
-            await self._runner.persist(
-                "cannot record a failure",
-                lambda: self._store.processes.retry_later(run.claim.lease, text, retry_in_ms=delay_ms),
-            )
+        try:
+            await run.steps.record_last_failures()
+            if delay_ms is None:
+                await self._settle(run, holdfast.processes.Failed(text, code="handler_failed"))
+            else:
+                await self._runner.persist(
+                    "cannot record a failure",
+                    lambda: self._store.processes.retry_later(run.claim.lease, text, retry_in_ms=delay_ms),
+                )
+        finally:  # once it is stored: a listener may end the process
+            self._runner.tally.count(Failure("process", run.kind, run.id, None, run.attempt, error, delay_ms))
 
 
 def cancelled(journal: Journal, error: BaseException | None) -> holdfast.processes.Cancelled:

@@ -207,7 +207,6 @@ class Work:
         delay_ms, longest_ms = delays[0], max((one for one in delays if one is not None), default=None)
         shape: Shape = "turn" if self._exclusive else "job"
         failure = Failure(shape, batch.kind, batch.batch_id, claim.session_id, batch.attempts, error, delay_ms)
-        self._runner.tally.count(failure)
         trace_failure(self._runner.store, error)
         text = described(error, self._runner.store.limits)
         try:
@@ -223,6 +222,8 @@ class Work:
             log_event(
                 "worker", WARNING, "could not record a failure (%(error_class)s)", error_class=type(problem).__name__
             )
+        finally:
+            self._runner.tally.count(failure)  # once it is stored: a listener may end the process
 
 
 def _work(held: Held) -> holdfast.WorkClaim:

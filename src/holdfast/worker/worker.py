@@ -269,7 +269,7 @@ class Worker:
         )
 
     def on_failure(self, listener: Listener) -> Listener:
-        """Call a plain function with each `Failure` of a handler. It runs on the event loop and must not block.
+        """Call a plain function with each stored `Failure` of a handler. It runs on the event loop and must not block.
 
         >>> worker = holdfast.Worker("agent.db")
         >>> @worker.on_failure
