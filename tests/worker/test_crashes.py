@@ -493,7 +493,7 @@ def start_a_child_twice(patch: pytest.MonkeyPatch) -> str:
         return await start(self, kind, args, **{**options, "id": f"child-{uuid.uuid4()}"})
 
     patch.setattr(Run, "start", start_anew)
-    return "was started in addition|did not end"
+    return r"run.start of child 'child-.*': it is recorded, and the handler starts another child"
 
 
 def go_on_after_a_cancel(patch: pytest.MonkeyPatch) -> str:

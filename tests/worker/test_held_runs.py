@@ -249,6 +249,78 @@ def test_a_step_of_a_partial_or_an_object_that_changed_is_noticed(before: Any, a
     in_memory(play)
 
 
+def test_a_step_that_was_left_out_is_noticed_at_the_next_wait() -> None:
+    effects = Effects()
+
+    async def play(deployed: Deployed) -> None:
+        async def handler(run: Run) -> None:
+            await run.step("plan", effects.plan, "why")
+            await run.signal("go")
+
+        async def changed(run: Run) -> None:
+            await run.signal("go")
+            await run.signal("stop")
+            await run.step("search", effects.search, "why")
+
+        await deployed.serve(handler)
+        await deployed.store.events.signal("r1", "go")
+        await deployed.serve(changed)
+        held = await deployed.process()
+        assert held.is_held
+        assert "step 'plan': it is recorded, and the handler waits before it" in (held.last_error or "")
+        assert effects.calls == ["plan why"]
+
+    in_memory(play)
+
+
+def test_a_task_that_asks_after_the_handler_waits_is_no_change() -> None:
+    async def play(deployed: Deployed) -> None:
+        async def handler(run: Run) -> int:
+            count = asyncio.create_task(run.step("count", len, "ab"))
+            await run.signal("go")
+            return await count
+
+        await deployed.serve(handler)
+        assert not (await deployed.process()).is_held
+        await deployed.store.events.signal("r1", "other")
+        await deployed.serve(handler)
+        assert not (await deployed.process()).is_held
+        await deployed.store.events.signal("r1", "go")
+        await deployed.serve(handler)
+        assert (await deployed.process()).outcome == Completed(2)
+
+    in_memory(play)
+
+
+@pytest.mark.parametrize("way", ["waits", "ends"])
+def test_children_with_random_ids_are_not_started_without_an_end(way: str) -> None:
+    """The end of a child wakes its parent, also one that is held."""
+
+    async def play(deployed: Deployed) -> None:
+        ids = itertools.count()
+
+        async def handler(run: Run) -> Any:
+            child = await run.start("child", id=f"child-{next(ids)}", detached=way == "ends")
+            if way == "waits":
+                return await child.result()
+            if run.attempt == 1:
+                raise OSError("no answer")
+            return None
+
+        async def child(run: Run) -> None: ...
+
+        worker = Worker(deployed.store)
+        worker.process("research", retry=Retry(3, backoff_s=0))(handler)
+        worker.process("child")(child)
+        await worker.serve(until_idle=True)
+        held = await deployed.process()
+        assert held.is_held
+        assert "run.start of child 'child-0': it is recorded, and the handler" in (held.last_error or "")
+        assert len(await deployed.store.processes.list(status="any")) <= 1 + 2
+
+    in_memory(play)
+
+
 def test_a_handler_that_is_not_deterministic_is_reported_and_its_run_can_be_saved() -> None:
     """A retry leaves out the record that no code can meet, and keeps the others."""
     effects = Effects()

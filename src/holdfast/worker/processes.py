@@ -233,6 +233,9 @@ class Runs:
 
         try:
             value = await self._runner.caller.call(handler, args, run, named, held=held, left=left)
+        except Suspended:
+            await run.steps.require_all_asked_before_a_wait()
+            raise
         finally:
             run.steps.has_ended = True
             watch.cancel()

@@ -359,6 +359,7 @@ class Run:
         facts = {"kind": kind, "version": version, "args": hash_of(given)}
         # Recorded together with the start: a child that has ended since, and was pruned, is not started again.
         if self.steps.find(place, facts, call="run.start") is None:
+            self.steps.require_children_asked()
             if self.check_start is not None:
                 with _naming("run.start"):
                     self.check_start(kind, version, args)

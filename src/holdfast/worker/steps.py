@@ -26,6 +26,8 @@ from holdfast.worker.unawaited import Unawaited
 T = TypeVar("T")
 CUT = "cut"
 """The field of a failure of a step that waits until it is cancelled again."""
+ASK_S = 0.1
+"""Time in which tasks of a handler that waits may ask for their recorded steps."""
 LONGEST_S = 366 * 24 * 3600.0
 
 _INSIDE: ContextVar[str | None] = ContextVar("step", default=None)
@@ -312,6 +314,27 @@ class Steps:
         self._require_branch()
         for name in self.unasked():
             self.refuse(name, "it is recorded, and the handler returned without it")
+
+    async def require_all_asked_before_a_wait(self) -> None:
+        """Raise `StepConflict` if the handler waits before it has asked for a step that this run has recorded.
+
+        It got further in an earlier call. Tasks and threads that it has made get a moment to ask.
+        """
+        if self.unasked():
+            await asyncio.sleep(ASK_S)
+        for name in self.unasked():
+            self.refuse(name, "it is recorded, and the handler waits before it")
+
+    def require_children_asked(self) -> None:
+        """Raise `StepConflict` if the handler of a run that was held starts a child in place of a recorded one.
+
+        The end of each child wakes the run: a handler with random ids would start children without a pause.
+        """
+        if not self.journal.held or self.is_in_branch or not self.is_in_own_task:
+            return
+        for name in self.unasked():
+            if name.startswith((STARTED, DETACHED)):
+                self.refuse(name, "it is recorded, and the handler starts another child before it")
 
     def unasked(self) -> list[str]:
         """Return the steps that this run has recorded, and that the handler has not asked for in this call."""
