@@ -16,13 +16,15 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.base import CipherProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 import holdfast
-from holdfast.adapters.langgraph import HoldfastSaver, ThreadConflict, upkeep
+from holdfast.adapters.langgraph import HoldfastSaver, ThreadConflict, ports, upkeep
 
 THREAD: Any = {"configurable": {"thread_id": "t1"}}
 
@@ -280,6 +282,27 @@ def test_writes_may_come_before_their_checkpoint(url: str) -> None:
         assert found.pending_writes == [("task", "a", 1), ("task", "b", 2), ("task", "c", 3)]
 
 
+def test_a_listing_reads_about_as_many_nodes_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    nodes = ports.ThreadPort.nodes
+
+    async def counted(self: Any, *ids: Any, limit: int = 1_000, **more: Any) -> Any:
+        sizes.append(limit)
+        return await nodes(self, *ids, limit=limit, **more)
+
+    monkeypatch.setattr(ports.ThreadPort, "nodes", counted)
+    with HoldfastSaver("memory:") as saver:
+        for number in range(60):
+            put(saver, f"{number:03}", f"{number - 1:03}" if number else None)
+        sizes.clear()
+        assert [one.checkpoint["id"] for one in saver.list(THREAD, limit=2)] == ["059", "058"]
+        assert sizes == [16]
+        sizes.clear()
+        found = saver.list(THREAD, limit=3, filter={"source": "input"})
+        assert [*found] == []
+        assert sizes == [24, 96], "pages grow while nothing matches"
+
+
 def test_a_pruned_thread_keeps_its_newest_state_and_nothing_else(url: str) -> None:
     with holdfast.open_blocking(url) as store, HoldfastSaver(store) as saver:
         graph = chat_graph(saver)
@@ -407,6 +430,26 @@ def test_nothing_is_unpickled(url: str, tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(holdfast.InvalidRequest, match="the format 'pickle'"):
             value_of(HoldfastSaver(store))
     assert list(tmp_path.glob("hostile")) == []
+
+
+class Cipher(CipherProtocol):
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "xor", bytes(byte ^ 0x5A for byte in plaintext)
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        assert ciphername == "xor"
+        return bytes(byte ^ 0x5A for byte in ciphertext)
+
+
+def test_nothing_of_a_message_is_stored_beside_what_a_serialiser_encrypts() -> None:
+    with holdfast.open_blocking("memory:") as store:
+        graph = chat_graph(HoldfastSaver(store, serde=EncryptedSerializer(Cipher())))
+        assert said(graph.invoke(hello("my secret"), THREAD)) == ["my secret", "answer 1"]
+        session = store.sessions.handle("t1")
+        stored = [node.payload for node in session.nodes()]
+        values = [session.load(at=entry.revision).checkpoint for entry in session.history()]
+        for text in ("my secret", "answer 1"):
+            assert text not in repr((stored, values))
 
 
 def test_a_value_that_cannot_be_serialised_is_refused_and_named(url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import cast
+from typing import Final, cast
 
 import holdfast
 from holdfast.adapters.langgraph import payloads
@@ -12,6 +12,15 @@ from holdfast.adapters.langgraph.ports import Port
 from holdfast.adapters.langgraph.values import Found, Known, Place, found_of, known_of
 from holdfast.errors import SessionDeleted, UnknownRef
 from holdfast.sessions import IdRange, SessionSummary
+
+PAGE: Final = 1_000
+"""Most nodes of a page."""
+NODES_A_CHECKPOINT: Final = 8
+"""Nodes that a first page has room for, for each checkpoint that is wanted: itself and the writes on it."""
+NEAR: Final = 8
+"""Ancestors that a first page has room for."""
+GROWTH: Final = 4
+"""Each page has room for so many times more than the one before."""
 
 
 async def read_group(port: Port, place: Place, checkpoint_id: str) -> Group:
@@ -72,12 +81,16 @@ async def read_value(port: Port, place: Place, group: Group, channel: str) -> Ty
     return None if found is None else found.value(channel)
 
 
-async def read_groups(port: Port, place: Place, before: str | None = None) -> AsyncIterator[Group]:
-    """Yield the groups of a session, the greatest checkpoint id first."""
+async def read_groups(
+    port: Port, place: Place, before: str | None = None, *, wanted: int | None = None
+) -> AsyncIterator[Group]:
+    """Yield the groups of a session, the greatest checkpoint id first. `wanted`: how many are likely to be read."""
     held = Group()
     key: str | None = None
     try:
-        async for node in every_node(port, place, ids=payloads.before_group(before), newest_first=True):
+        first = PAGE if wanted is None else wanted * NODES_A_CHECKPOINT
+        ids = payloads.before_group(before)
+        async for node in every_node(port, place, ids=ids, newest_first=True, first=first):
             if key is not None and key != payloads.group_key(node.id):
                 yield held
                 held = Group()
@@ -107,7 +120,7 @@ async def search(
             if one.checkpoint is not None and (before is None or checkpoint_id < before) and matches(one.checkpoint):
                 chosen.append((checkpoint_id, place, one))
             continue
-        async for group in read_groups(port, place, before):
+        async for group in read_groups(port, place, before, wanted=limit):
             if limit is not None and taken >= limit:
                 break
             if group.checkpoint is not None and matches(group.checkpoint):
@@ -125,7 +138,7 @@ async def ancestors(port: Port, place: Place, checkpoint_id: str | None) -> Asyn
     if target is None or wanted is None:
         return
     read: dict[str, Group] = {}
-    groups = read_groups(port, place, target[1].checkpoint.id)
+    groups = read_groups(port, place, target[1].checkpoint.id, wanted=NEAR)
     ended = False
     while wanted is not None:
         while wanted not in read and not ended:
@@ -169,17 +182,28 @@ async def all_places(port: Port) -> list[Place]:
 
 
 async def every_node(
-    port: Port, place: Place, *, ids: IdRange, kind: str | None = None, newest_first: bool = False
+    port: Port,
+    place: Place,
+    *,
+    ids: IdRange,
+    kind: str | None = None,
+    newest_first: bool = False,
+    first: int = PAGE,
 ) -> AsyncIterator[holdfast.Node]:
-    """Yield the nodes of a range, page by page."""
+    """Yield the nodes of a range, page by page. `first` is the size of the first page; later ones are larger."""
     after: str | None = None
+    size = max(first, 1)
     while True:
-        page = await port.nodes(place.session_id, ids=ids, kind=kind, after=after, newest_first=newest_first)
+        size = min(size, PAGE)
+        page = await port.nodes(
+            place.session_id, ids=ids, kind=kind, after=after, newest_first=newest_first, limit=size
+        )
         for node in page:
             yield node
         if page.next is None:
             return
         after = page.next
+        size *= GROWTH
 
 
 async def every_session(port: Port, parent: str | None) -> AsyncIterator[SessionSummary]:

@@ -21,6 +21,7 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import holdfast
 from holdfast.adapters.langgraph import payloads
@@ -370,8 +371,14 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             may_branch=isinstance(parent, Addressed) or described.get("source") == "fork",
             begins_run=parent is None or isinstance(parent, Loaded),
             begins_thread=parent is None and is_first,
-            gist=next(filter(None, (_gist(values.get(channel)) for channel in new_versions)), ""),
+            gist=self._gist_of([values.get(channel) for channel in new_versions]),
         )
+
+    def _gist_of(self, values: Sequence[Any]) -> str:
+        """Return the first gist of some values. Another serialiser may encrypt them: then nothing of them is shown."""
+        if type(self.serde) not in (StrictSerializer, JsonPlusSerializer):
+            return ""
+        return next(filter(None, map(_gist, values)), "")
 
     def _writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
