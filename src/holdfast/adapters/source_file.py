@@ -6,9 +6,12 @@ import sqlite3
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import holdfast
+
+ABSENT: Final = ("no such column", "no such table")
+"""The beginning of SQLite's messages for a statement that does not fit the tables."""
 
 
 class SourceFile:
@@ -43,6 +46,12 @@ class SourceFile:
         try:
             yield from self._connection.execute(statement, parameters)
         except (sqlite3.Error, UnicodeDecodeError) as error:
+            if str(error).startswith(ABSENT):
+                raise holdfast.InvalidRequest(
+                    "from",
+                    f"{self._path!r} has tables of another form than this Holdfast knows ({error}): a newer version of "
+                    "the framework may have written it: upgrade holdfast",
+                ) from error
             raise holdfast.InvalidRequest(
                 "from",
                 f"{self._path!r} cannot be read here: {error}: save the rest of a damaged file with the command "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Callable
 from operator import add
@@ -16,7 +17,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
 import holdfast
-from holdfast.adapters.langgraph import HoldfastSaver
+from holdfast.adapters.langgraph import HoldfastSaver, importing
 from holdfast.adapters.langgraph.importing import import_threads
 from holdfast.cli import main
 
@@ -131,6 +132,63 @@ def test_hostile_data_is_refused_and_the_other_threads_continue(
         assert problem in report.refused["a"]
         assert [name for name in report.threads if name.startswith("b")] != []
     assert not (tmp_path / "hostile").exists()
+
+
+@pytest.mark.parametrize("levels", [100, 500, 5_000])
+def test_deeply_nested_data_is_taken_over_or_refused_and_the_other_threads_continue(path: Path, levels: int) -> None:
+    deep = b"\x82\xa1v\x01\xa3odd" + b"\x91" * levels + b"\x01"
+    change(path, lambda _: deep)
+    with holdfast.open_blocking("memory:") as store:
+        report = import_threads(store, path)
+        assert [name for name in report.threads if name.startswith("b")] != []
+        assert ("a" in report.threads) is (levels < 1_000)
+
+
+def test_an_import_that_meets_the_bottom_of_the_stack_continues(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafts = importing._draft
+
+    def deep(id: Any, parent: Any, kind: Any, body: Any, metadata: Any) -> Any:
+        if b"hi a" in body:
+            raise RecursionError
+        return drafts(id, parent, kind, body, metadata)
+
+    monkeypatch.setattr(importing, "_draft", deep)
+    with holdfast.open_blocking("memory:") as store:
+        report = import_threads(store, path)
+        assert report.refused["a"] == "from: a checkpoint of it is nested too deeply"
+        assert "b" in report.threads
+
+
+def test_metadata_that_json_cannot_hold_are_taken_over(path: Path) -> None:
+    with sqlite3.connect(path) as file:
+        file.execute("""UPDATE checkpoints SET metadata = '{"source": "loop", "score": NaN, "big": 1e999}'""")
+    file.close()
+    with holdfast.open_blocking("memory:") as store:
+        assert import_threads(store, path).refused == {}
+        assert import_threads(store, path).refused == {}
+        found: Any = HoldfastSaver(store).get_tuple(thread("a"))
+        assert found.metadata["source"] == "loop"
+        assert math.isnan(found.metadata["score"])
+        assert found.metadata["big"] == math.inf
+
+
+def test_metadata_that_differ_are_refused(path: Path) -> None:
+    with holdfast.open_blocking("memory:") as store:
+        import_threads(store, path)
+        with sqlite3.connect(path) as file:
+            file.execute("""UPDATE checkpoints SET metadata = '{"source": "fork"}' WHERE thread_id = 'a'""")
+        file.close()
+        assert "with other content" in import_threads(store, path).refused["a"]
+
+
+def test_a_file_of_a_newer_framework_is_refused_with_advice(path: Path) -> None:
+    with sqlite3.connect(path) as file:
+        file.execute("ALTER TABLE checkpoints RENAME COLUMN metadata TO description")
+    file.close()
+    with holdfast.open_blocking("memory:") as store:
+        refused = import_threads(store, path).refused
+        assert {*refused} >= {"a", "b"}
+        assert "upgrade holdfast" in refused["a"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Checkpoints keep their ids, so that a second run continues where the first stopp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import msgspec
 
 import holdfast
 from holdfast.adapters.langgraph import payloads
-from holdfast.adapters.langgraph.payloads import FORMAT, StoredWrite, Typed
+from holdfast.adapters.langgraph.payloads import FORMAT, StoredCheckpoint, StoredWrite, Typed
 from holdfast.adapters.langgraph.ports import ThreadPort, finished
 from holdfast.adapters.langgraph.reads import read_group, with_values
 from holdfast.adapters.langgraph.threads import Threads
@@ -93,6 +94,8 @@ def import_threads(store: holdfast.BlockingStore, path: str | Path) -> ImportRep
                 finished(_take_over(port, threads, source, place, report))
             except (holdfast.Conflict, holdfast.InvalidRequest, holdfast.NotFound, holdfast.Incompatible) as error:
                 report.refused[place.session_id] = str(error)
+            except RecursionError:
+                report.refused[place.session_id] = "from: a checkpoint of it is nested too deeply"
             else:
                 report.threads.append(place.session_id)
     return report
@@ -122,14 +125,14 @@ async def _require_equal(port: ThreadPort, place: Place, draft: Draft, writes: S
     """Refuse a checkpoint that reads back with other values or other writes than those of the file."""
     group = await read_group(port, place, draft.id)
     found = None if group.checkpoint is None else await with_values(port, place, group)
-    if found is not None and found.checkpoint.state == draft.state and found.checkpoint.parent == draft.parent:
-        channels = stored_channels(found.checkpoint)
-        if (
-            channels == set(draft.channels)
-            and all(found.value(one) == draft.value(one) for one in draft.channels)
-            and all(group.writes.get((write.task, write.index)) == write for write in writes)
-        ):
-            return
+    if (
+        found is not None
+        and _described(found.checkpoint) == _described(draft)
+        and stored_channels(found.checkpoint) == set(draft.channels)
+        and all(found.value(one) == draft.value(one) for one in draft.channels)
+        and all(group.writes.get((write.task, write.index)) == write for write in writes)
+    ):
+        return
     raise holdfast.InvalidRequest(
         "from", f"the store has a checkpoint {draft.id!r} with other content: import into another store"
     )
@@ -153,6 +156,11 @@ def _odd(checkpoint_id: object, problem: str) -> holdfast.InvalidRequest:
     return holdfast.InvalidRequest("from", f"checkpoint {checkpoint_id!r} has {problem}")
 
 
+def _described(one: StoredCheckpoint | Draft) -> tuple[object, ...]:
+    """Return everything of a checkpoint but its values and writes."""
+    return one.parent, one.state, one.typed_state, one.metadata, one.typed_metadata
+
+
 def _draft(checkpoint_id: Any, parent: Any, kind: Any, body: Any, metadata: Any) -> Draft:
     if not isinstance(checkpoint_id, str) or not isinstance(parent, str | None):
         raise _odd(checkpoint_id, "an id or a parent that is not text")
@@ -166,10 +174,12 @@ def _draft(checkpoint_id: Any, parent: Any, kind: Any, body: Any, metadata: Any)
     try:
         decoded = msgspec.msgpack.decode(body, type=dict[str, Any])
         values = msgspec.convert(decoded.pop("channel_values", {}), dict[str, Any])
-        described = msgspec.json.decode(metadata or b"{}", type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError) as error:
+        # As SqliteSaver reads it: with numbers that JSON does not have.
+        described = msgspec.convert(json.loads(metadata or b"{}"), dict[str, Any])
+        plain, typed_metadata = _split(described)
+        state, typed_state = _split({key: value for key, value in decoded.items() if key != "id"})
+    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError) as error:
         raise holdfast.InvalidRequest("from", f"checkpoint {checkpoint_id!r} does not decode: {error}") from error
-    state, odd = payloads.split_plain({key: value for key, value in decoded.items() if key != "id"})
     if not isinstance(state.get("channel_versions", {}), dict):
         raise _odd(checkpoint_id, "versions of channels that are not a map")
     serialised = {channel: _typed(value) for channel, value in values.items()}
@@ -177,9 +187,9 @@ def _draft(checkpoint_id: Any, parent: Any, kind: Any, body: Any, metadata: Any)
         id=checkpoint_id,
         parent=parent,
         state=state,
-        typed_state={key: _typed(value) for key, value in odd.items()},
-        metadata=described,
-        typed_metadata={},
+        typed_state=typed_state,
+        metadata=plain,
+        typed_metadata=typed_metadata,
         channels=list(values),
         versions=state.get("channel_versions", {}),
         fresh=frozenset(values),
@@ -189,6 +199,12 @@ def _draft(checkpoint_id: Any, parent: Any, kind: Any, body: Any, metadata: Any)
         begins_thread=False,
         gist="",
     )
+
+
+def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Typed]]:
+    """Return the values that JSON can hold, and the others serialised."""
+    plain, odd = payloads.split_plain(values)
+    return plain, {key: _typed(value) for key, value in odd.items()}
 
 
 def _gist(draft: Draft, before: Mapping[str, Any]) -> str:

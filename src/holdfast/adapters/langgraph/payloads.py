@@ -24,6 +24,8 @@ FORMAT: Final = 1
 INLINE_BYTES: Final = 128
 """Longest value of a channel that is stored with its checkpoint and not as a component of its own."""
 GIST_CHARACTERS: Final = 80
+PLAIN_LEVELS: Final = 32
+"""Levels of lists and dicts that are stored as JSON. A store refuses documents of 64 levels or more."""
 
 Typed: TypeAlias = tuple[str, bytes]
 """A serialised value: the serialiser's name for its format, and the bytes."""
@@ -116,8 +118,8 @@ def _decoded(kind: type[P], node: holdfast.Node) -> P:
         raise Corrupt("nodes", node.id, f"its payload is not one of kind {node.kind}") from error
 
 
-def is_plain(value: object) -> bool:
-    """Return True if a value comes back equal from JSON, with the same types."""
+def is_plain(value: object, levels: int = PLAIN_LEVELS) -> bool:
+    """Return True if a value comes back equal from JSON, with the same types, and is nested in few levels."""
     if value is None or type(value) is bool:
         return True
     if type(value) is str:
@@ -126,10 +128,14 @@ def is_plain(value: object) -> bool:
         return -(2**63) <= value < 2**63
     if type(value) is float:
         return math.isfinite(value)
+    if levels == 0:
+        return False
     if type(value) is list:
-        return all(map(is_plain, cast("list[object]", value)))
+        return all(is_plain(one, levels - 1) for one in cast("list[object]", value))
     if type(value) is dict:
-        return all(type(key) is str and _is_text(key) and is_plain(one) for key, one in cast("Any", value).items())
+        return all(
+            type(key) is str and _is_text(key) and is_plain(one, levels - 1) for key, one in cast("Any", value).items()
+        )
     return False
 
 
