@@ -378,7 +378,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         """Return the first gist of some values. Another serialiser may encrypt them: then nothing of them is shown."""
         if type(self.serde) not in (StrictSerializer, JsonPlusSerializer):
             return ""
-        return next(filter(None, map(_gist, values)), "")
+        return next((gist for gist in (_gist(value) for value in values) if gist), "")
 
     def _writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
