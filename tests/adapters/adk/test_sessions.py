@@ -17,9 +17,10 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
 import holdfast
-from holdfast.adapters.adk import HoldfastSessionService
-from holdfast.adapters.adk.keys import parts_of, session_key
+from holdfast.adapters.adk import HoldfastSessionService, sessions
+from holdfast.adapters.adk.keys import app_state_key, parts_of, session_key
 
+PLACE = {"app_name": "app", "user_id": "ada", "session_id": "s1"}
 APPS, USERS, NAMES = ["app", "a/p%p"], ["ada", "bob"], ["s1", "s2", "s/3"]
 
 
@@ -200,6 +201,72 @@ def test_no_change_of_a_user_is_lost_between_sessions(url: str) -> None:
         assert state == {f"k{number}": number for number in range(6)}
 
     run(url, body)
+
+
+def disturb(monkeypatch: pytest.MonkeyPatch, read: str, other: Callable[[], Awaitable[object]]) -> None:
+    """Let another writer come between the first reading of a kind and the transaction."""
+    place: Any = sessions if hasattr(sessions, read) else HoldfastSessionService
+    reading = getattr(place, read)
+    others = [other]
+
+    async def disturbed(*given: Any) -> Any:
+        view = await reading(*given)
+        if others:
+            await others.pop()()
+        return view
+
+    monkeypatch.setattr(place, read, disturbed)
+
+
+@pytest.mark.parametrize("ends", ["changed", "deleted"])
+def test_a_state_that_another_writer_changes_meanwhile_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    async def body(service: HoldfastSessionService) -> None:
+        session = await service.create_session(**PLACE, state={"app:a": 1})
+        store = await service._source.store()
+
+        async def other() -> None:
+            if ends == "changed":
+                await service.create_session(app_name="app", user_id="bob", state={"app:b": 2})
+            else:
+                await store.sessions.delete(app_state_key("app"))
+
+        disturb(monkeypatch, "_state_view", other)
+        await service.append_event(session, event_of(1, {"app:c": 3}))
+        found = await service.get_session(**PLACE)
+        assert found is not None
+        kept = {"app:a": 1, "app:b": 2} if ends == "changed" else {}
+        assert found.state == {**kept, "app:c": 3}
+        assert len(found.events) == 1
+
+    run("memory:", body)
+
+
+@pytest.mark.parametrize("delta", [{}, {"app:a": 1}], ids=["own", "shared"])
+def test_a_session_that_is_deleted_meanwhile_is_not_found(
+    monkeypatch: pytest.MonkeyPatch, delta: dict[str, Any]
+) -> None:
+    async def body(service: HoldfastSessionService) -> None:
+        session = await service.create_session(**PLACE)
+        disturb(monkeypatch, "_view", lambda: service.delete_session(**PLACE))
+        with pytest.raises(SessionNotFoundError):
+            await service.append_event(session, event_of(1, delta))
+        assert await service.get_session(**PLACE) is None
+
+    run("memory:", body)
+
+
+def test_an_event_for_a_session_made_elsewhere_goes_on_top_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(service: HoldfastSessionService) -> None:
+        held = await service.create_session(**PLACE)
+        disturb(monkeypatch, "_view", lambda: service.append_event(held, event_of(1)))
+        await service.append_event(Session(id="s1", app_name="app", user_id="ada"), event_of(2))
+        found = await service.get_session(**PLACE)
+        assert found is not None
+        assert [one.id for one in found.events] == ["e1", "e2"]
+
+    run("memory:", body)
 
 
 @pytest.mark.parametrize("value", ["\ud800", 2**64, float("nan"), object()], ids=["text", "integer", "nan", "object"])

@@ -9,8 +9,8 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, cast
 
 import msgspec
 from google.adk.errors._stale_session_error import StaleSessionError
@@ -47,8 +47,6 @@ PLAIN_NODE: Final = NodeInfo().model_dump(mode="json", exclude_none=True)
 PAGE = 1_000
 MOST_TRIES = 100
 """Tries of a transaction. Each lost one means that another writer succeeded."""
-
-T = TypeVar("T")
 
 
 class HoldfastSessionService(BaseSessionService):
@@ -202,85 +200,48 @@ class HoldfastSessionService(BaseSessionService):
     ) -> None:
         store = await self._source.store()
         key = keys.session_key(app_name, user_id, session_id)
-        checkpoint = holdfast.Checkpoint(turn_state=begun)
+        commit = holdfast.Commit(expected_revision=0, checkpoint=holdfast.Checkpoint(turn_state=begun))
 
-        async def create(tx: holdfast.Store) -> None:
+        async def create(tx: holdfast.Store) -> CommitReceipt:
             session = await tx.sessions.create(key, name=session_id, owner=keys.user_key(app_name, user_id))
-            await session.commit(holdfast.Commit(expected_revision=0, checkpoint=checkpoint))
-            await self._merge_shared(tx, app_name, user_id, deltas)
+            return await session.commit(commit)
 
         try:
             with naming("state", is_one=True, turn_state="state"):
-                await _in_transaction(store, create)
+                await _with_shared(store, _changes(app_name, user_id, deltas), create)
         except holdfast.HeadConflict as error:
             raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
 
-    async def _append(self, session: Session, event: Event) -> CommitReceipt:
+    async def _append(self, session: Session, event: Event, tries_left: int = MOST_TRIES) -> CommitReceipt:
         store = await self._source.store()
         key = keys.session_key(session.app_name, session.user_id, session.id)
         deltas = _Deltas(event.actions.state_delta)
         node = holdfast.Node(event.id, kind=keys.EVENT, payload=_payload_of(event))
+        view = await self._view(store, key, 0)
+        if view is None:
+            raise SessionNotFoundError(f"Session {session.id} not found.")
+        commit = _commit_of(session, node, view, deltas)
 
         async def append(tx: holdfast.Store) -> CommitReceipt:
-            receipt = await self._commit(tx, key, session, node, deltas)
-            if not receipt.replayed:
-                await self._merge_shared(tx, session.app_name, session.user_id, deltas)
-            return receipt
+            return await tx.sessions.handle(key).commit(commit)
 
         try:
-            if deltas.app or deltas.user:
-                with naming("event", is_one=True, turn_state="event.actions.state_delta"):
-                    return await _in_transaction(store, append)
-            return await self._commit(store, key, session, node, deltas)
+            with naming("event", is_one=True, turn_state="event.actions.state_delta"):
+                changes = _changes(session.app_name, session.user_id, deltas)
+                return await (_with_shared(store, changes, append) if changes else append(store))
         except holdfast.TurnConflict as error:
             raise holdfast.TurnConflict(
                 key, event.id, "has other content: give a new event an id of its own"
             ) from error
         except holdfast.HeadConflict as error:
+            if _marker(session) is None and tries_left:
+                # The session is not one that this service returned, and the event goes on top of any.
+                return await self._append(session, event, tries_left - 1)
             raise StaleSessionError(
                 f"Session {session.id} was changed since it was read: get it again and append then."
             ) from error
-
-    async def _commit(
-        self, store: holdfast.Store, key: str, session: Session, node: holdfast.Node, deltas: _Deltas
-    ) -> CommitReceipt:
-        view = await self._view(store, key, 0)
-        if view is None:
-            raise SessionNotFoundError(f"Session {session.id} not found.")
-        marker: str | None = session._storage_update_marker  # pyright: ignore[reportPrivateUsage]
-        checkpoint: holdfast.Checkpoint | None = None
-        if deltas.session:
-            document = _document_of(view)
-            merged = cast("dict[str, Any]", document["state"]) | deltas.session
-            checkpoint = holdfast.Checkpoint(turn_state={**document, "state": merged})
-        commit = holdfast.Commit(
-            turn_id=name_after(node.id),
-            # The content of the event alone: a retry finds it, whatever the state has become since.
-            fingerprint=hashlib.sha256(json.dumps(node.payload, sort_keys=True).encode()).hexdigest()[:FINGERPRINT],
-            expected_revision=view.revision if marker is None else int(marker),
-            graph=holdfast.Append([node]),
-            checkpoint=checkpoint,
-        )
-        with naming("event", is_one=True, turn_state="event.actions.state_delta"):
-            return await store.sessions.handle(key).commit(commit)
-
-    async def _merge_shared(self, tx: holdfast.Store, app_name: str, user_id: str, deltas: _Deltas) -> None:
-        """Apply changes to the states of the app and the user, inside the transaction."""
-        for key, delta in (
-            (keys.app_state_key(app_name), deltas.app),
-            (keys.user_state_key(app_name, user_id), deltas.user),
-        ):
-            if not delta:
-                continue
-            view = await _state_view(tx, key)
-            before: dict[str, Any] = {} if view is None else _document_of(view)["state"]
-            checkpoint = holdfast.Checkpoint(turn_state={"format": FORMAT, "state": before | delta})
-            revision = 0 if view is None else view.revision
-            handle = await tx.sessions.create(key, owner=STATE_OWNER)
-            try:
-                await handle.commit(holdfast.Commit(expected_revision=revision, checkpoint=checkpoint))
-            except holdfast.HeadConflict as error:
-                raise _SharedStateMoved from error
+        except holdfast.SessionDeleted as error:
+            raise SessionNotFoundError(f"Session {session.id} not found.") from error
 
 
 class _Deltas:
@@ -359,19 +320,72 @@ def _require_format(key: str, view: SessionView) -> None:
         )
 
 
-async def _in_transaction(store: holdfast.Store, work: Callable[[holdfast.Store], Awaitable[T]]) -> T:
-    """Do the work in one transaction, again if another writer has changed the state of the app or the user."""
+def _marker(session: Session) -> str | None:
+    """Return the revision at which the session was read, None if it was made elsewhere."""
+    return session._storage_update_marker  # pyright: ignore[reportPrivateUsage]
+
+
+def _commit_of(session: Session, node: holdfast.Node, view: SessionView, deltas: _Deltas) -> holdfast.Commit:
+    marker = _marker(session)
+    checkpoint: holdfast.Checkpoint | None = None
+    if deltas.session:
+        document = _document_of(view)
+        merged = cast("dict[str, Any]", document["state"]) | deltas.session
+        checkpoint = holdfast.Checkpoint(turn_state={**document, "state": merged})
+    return holdfast.Commit(
+        turn_id=name_after(node.id),
+        # The content of the event alone: a retry finds it, whatever the state has become since.
+        fingerprint=hashlib.sha256(json.dumps(node.payload, sort_keys=True).encode()).hexdigest()[:FINGERPRINT],
+        expected_revision=view.revision if marker is None else int(marker),
+        graph=holdfast.Append([node]),
+        checkpoint=checkpoint,
+    )
+
+
+def _changes(app_name: str, user_id: str, deltas: _Deltas) -> dict[str, dict[str, Any]]:
+    """Return the changes of the states of the app and the user, by the sessions that hold them."""
+    both = {keys.app_state_key(app_name): deltas.app, keys.user_state_key(app_name, user_id): deltas.user}
+    return {key: delta for key, delta in both.items() if delta}
+
+
+async def _with_shared(
+    store: holdfast.Store,
+    changes: Mapping[str, dict[str, Any]],
+    work: Callable[[holdfast.Store], Awaitable[CommitReceipt]],
+) -> CommitReceipt:
+    """Do the work and change states of apps and users, in one transaction. Work that was done before changes none.
+
+    The states are read before, where that takes one trip each. If another writer changes one meanwhile, the
+    transaction is refused and begins again.
+    """
     tries_left = MOST_TRIES
     while True:
+        views = {key: await _state_view(store, key) for key in changes}
         try:
             async with store.transaction() as tx:
-                return await work(tx)
+                receipt = await work(tx)
+                if not receipt.replayed:
+                    for key, delta in changes.items():
+                        await _merge(tx, key, views[key], delta)
+                return receipt
         except _SharedStateMoved as moved:
             tries_left -= 1
             if not tries_left:
                 raise holdfast.Unavailable(
                     "the state of the app or the user changes all the time: try again"
                 ) from moved
+
+
+async def _merge(tx: holdfast.Store, key: str, view: SessionView | None, delta: dict[str, Any]) -> None:
+    """Apply a change to the state of an app or a user, on top of what was read."""
+    before: dict[str, Any] = {} if view is None else _document_of(view)["state"]
+    checkpoint = holdfast.Checkpoint(turn_state={"format": FORMAT, "state": before | delta})
+    revision = 0 if view is None else view.revision
+    try:
+        handle = await tx.sessions.create(key, owner=STATE_OWNER) if view is None else tx.sessions.handle(key)
+        await handle.commit(holdfast.Commit(expected_revision=revision, checkpoint=checkpoint))
+    except (holdfast.HeadConflict, holdfast.SessionDeleted) as error:
+        raise _SharedStateMoved from error
 
 
 class _SharedStateMoved(Exception):
