@@ -125,6 +125,30 @@ def test_a_newer_format_is_refused(url: str) -> None:
     run(url, body)
 
 
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        (None, holdfast.InvalidRequest),
+        ({"turn": 1}, holdfast.InvalidRequest),
+        ({"format": 1}, holdfast.Corrupt),
+        ({"format": 1, "versions": [5]}, holdfast.Corrupt),
+        ({"format": 1, "versions": [{"create_time": "now"}]}, holdfast.Corrupt),
+    ],
+    ids=str,
+)
+def test_a_session_that_is_no_file_is_refused_and_a_damaged_list_is_damage(
+    state: Any, error: type[holdfast.HoldfastError]
+) -> None:
+    async def body(service: HoldfastArtifactService) -> None:
+        store = await service._source.store()
+        commit = holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=state, tool_state=1))
+        await store.sessions.handle("adk-files/app/ada/session/s1/report.txt").commit(commit)
+        with pytest.raises(error):
+            await service.list_artifact_versions(**PLACE)
+
+    run("memory:", body)
+
+
 def test_a_file_that_cannot_be_stored_is_refused_and_a_damaged_one_is_damage(url: str) -> None:
     async def body(service: HoldfastArtifactService) -> None:
         store = await service._source.store()

@@ -152,13 +152,17 @@ class HoldfastArtifactService(BaseArtifactService):
             return None, []
         if view is None or view.revision == 0 or view.checkpoint is None:
             return None, []
-        document = cast("dict[str, Any]", view.checkpoint.turn_state)
+        state = view.checkpoint.turn_state
+        document: dict[str, Any] = cast("Any", state) if isinstance(state, dict) else {}
+        if "format" not in document:
+            raise holdfast.InvalidRequest("filename", f"session {place.key!r} is not a file of {keys.FAMILY}")
         if document["format"] != FORMAT:
             raise holdfast.errors.Incompatible(
                 f"file {place.filename!r} has the format {document['format']}, and this adapter knows {FORMAT}: "
                 "upgrade holdfast"
             )
-        return view, document["versions"]
+        with reading(place.key):
+            return view, [{**facts} for facts in document["versions"]]
 
     async def _save(self, place: _Place, data: bytes, mime_type: str | None, metadata: dict[str, Any]) -> int:
         store = await self._source.store()
@@ -241,7 +245,8 @@ class _Place:
 
     def version(self, number: int, facts: dict[str, Any]) -> ArtifactVersion:
         """Return the metadata of a version."""
-        return ArtifactVersion(version=number, canonical_uri=f"holdfast:{KIND}/{self.ref(number)}", **facts)
+        with reading(self.key):
+            return ArtifactVersion(version=number, canonical_uri=f"holdfast:{KIND}/{self.ref(number)}", **facts)
 
 
 def _owner(app_name: str, user_id: str, session_id: str | None) -> str:
