@@ -378,6 +378,16 @@ def test_a_deleted_thread_is_gone_and_can_start_anew(url: str) -> None:
         assert saver.get_tuple(THREAD) is None
 
 
+def test_a_thread_that_was_deleted_and_begun_anew_takes_a_late_checkpoint() -> None:
+    with holdfast.open_blocking("memory:") as store:
+        late, other = HoldfastSaver(store), HoldfastSaver(store)
+        put(late, "a1", n=1)
+        other.delete_thread("t1")
+        put(other, "b1", n=1)
+        put(late, "a2", "a1", n=2)
+        assert [one.checkpoint["id"] for one in other.list(THREAD)] == ["b1", "a2"]
+
+
 @pytest.mark.parametrize("thread", ["a#b", "a%23b", "a/b!c", "ü 1", "a b"])
 def test_any_thread_id_has_a_session_of_its_own(url: str, thread: str) -> None:
     with HoldfastSaver(url) as saver:

@@ -83,6 +83,12 @@ class Threads:
                 # The thread was pruned meanwhile, and with it what was known of the parent.
                 self.forget(session_id)
                 continue
+            except InvalidRequest as error:
+                if error.field != "graph.nodes[0].parent":
+                    raise
+                # The thread was deleted meanwhile, and another run has begun it anew, up to the same revision.
+                self.forget(session_id)
+                continue
             except SessionDeleted:
                 self.forget(session_id)
                 await self.create(port, place)
