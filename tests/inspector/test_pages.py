@@ -906,25 +906,32 @@ def test_a_long_tree_continues_and_calls_no_earlier_node_tombstoned(
     ]
 
 
-def test_a_stream_says_once_that_the_database_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def streamed(pages: Any, *headers: tuple[bytes, bytes]) -> Any:
+    """Return the stream of the page of the queue."""
+
+    async def receive() -> dict[str, Any]:
+        return await asyncio.Event().wait()  # type: ignore[return-value]  # never
+
+    scope = {"type": "http", "query_string": b"path=/queue", "headers": list(headers), "root_path": ""}
+    return pages.live(Request(scope, receive))
+
+
+def test_a_stream_ends_soon_and_is_continued_without_a_repetition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(app, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(app, "BEAT_EVERY_S", 0.05)
+    monkeypatch.setattr(app, "STREAM_S", 0.05)
 
-    async def reported() -> list[str]:
+    async def reported(*headers: tuple[bytes, bytes]) -> list[str]:
         pages = app.Pages(Source(str(tmp_path / "none.db"), None, None), allow_writes=False)
+        return [part async for part in (await streamed(pages, *headers)).body_iterator]
 
-        async def receive() -> dict[str, Any]:
-            return await asyncio.Event().wait()  # type: ignore[return-value]  # never
-
-        scope = {"type": "http", "query_string": b"path=/queue", "headers": [], "root_path": ""}
-        answer: Any = await pages.live(Request(scope, receive))
-        stream = answer.body_iterator
-        return [await anext(stream) for _ in range(3)]
-
-    said = asyncio.run(reported())
-    assert said[0].startswith("event: away\n")
-    assert f"There is no file {str(tmp_path / 'none.db')!r}. This page continues" in html.unescape(said[0])
-    assert said[1:] == [": alive\n\n", ": alive\n\n"]
+    retry, event = asyncio.run(reported())
+    assert retry == f"retry: {app.RETRY_MS}\n\n"
+    kind, mark, text = event.split("\n", 2)
+    assert (kind, mark[:4]) == ("event: away", "id: ")
+    assert f"There is no file {str(tmp_path / 'none.db')!r}. This page continues" in html.unescape(text)
+    assert asyncio.run(reported((b"last-event-id", mark[4:].encode()))) == [retry]
 
 
 def test_a_page_that_takes_long_is_read_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -948,16 +955,12 @@ def test_a_page_that_takes_long_is_read_more_rarely(tmp_path: Path, monkeypatch:
             return "", str(now_s[0]), status
 
         monkeypatch.setattr(pages, "_main", rendered)
-
-        async def receive() -> dict[str, Any]:
-            return await asyncio.Event().wait()  # type: ignore[return-value]  # never
-
-        scope = {"type": "http", "query_string": b"path=/queue", "headers": [], "root_path": ""}
-        answer: Any = await pages.live(Request(scope, receive))
-        for _ in range(2):
+        answer = await streamed(pages)
+        for _ in range(3):
             await anext(answer.body_iterator)
 
     monkeypatch.setattr(app, "time", Clock)
+    monkeypatch.setattr(app, "STREAM_S", 1_000.0)
     monkeypatch.setattr(asyncio, "wait_for", resting)
     for took_s, status in ((0.1, 200), (1.0, 200), (60.0, 200), (60.0, 503)):
         asyncio.run(reported(took_s, status))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -49,8 +50,10 @@ LOOK_EVERY_S: Final = 1.5
 """Interval at which a stream renders its page. It sends the page only if it has changed."""
 SEARCH_EVERY_S: Final = 30.0
 """The same for a page that searches, and the longest for any other."""
-BEAT_EVERY_S: Final = 15.0
-"""A silent stream sends a comment this often, so that a connection that is gone is noticed."""
+STREAM_S: Final = 10.0
+"""After this time a stream ends when it is due again, and the page continues it: a server that stops waits for it."""
+RETRY_MS: Final = 1_000
+"""Time after which a page continues its stream."""
 
 AWAY: Final = "The database is not available"
 UNAVAILABLE: Final = 503
@@ -217,7 +220,7 @@ class Pages:
         return HTMLResponse(html, status)
 
     async def live(self, request: Request) -> Response:
-        """Stream a page: its HTML, whenever it has changed."""
+        """Stream a page: its HTML, whenever it differs from the event that the page has."""
         query = dict(request.query_params)
         path = query.pop("path", "/")
         if path not in PAGES:
@@ -228,25 +231,24 @@ class Pages:
         pause_s = SEARCH_EVERY_S if query.get("text") or query.get("message") else LOOK_EVERY_S
 
         async def stream() -> AsyncGenerator[str]:
-            sent, silent_s = ("", ""), 0.0
+            sent, ends_s = request.headers.get("last-event-id", ""), time.monotonic() + STREAM_S
+            yield f"retry: {RETRY_MS}\n\n"
             while not self._ending.is_set() and not await request.is_disconnected():
                 begun_s = time.monotonic()
                 _, main, status = await self._main(path, query, base)
                 took_s = time.monotonic() - begun_s
                 # While the store is down, the page keeps what it shows, and says why that is old.
                 name = "away" if status == UNAVAILABLE else "main"
-                shown = name, AGE.sub("", main)
-                if shown != sent:
-                    yield _event(main, name)
-                    sent, silent_s = shown, 0.0
-                elif silent_s >= BEAT_EVERY_S:
-                    yield ": alive\n\n"
-                    silent_s = 0.0
+                mark = hashlib.sha256(f"{name}\n{AGE.sub('', main)}".encode()).hexdigest()
+                if mark != sent:
+                    yield _event(main, name, mark)
+                    sent = mark
                 # A page that takes long is read more rarely, one of a store that is away is not.
                 rest_s = pause_s if status == UNAVAILABLE else min(SEARCH_EVERY_S, max(pause_s, PAUSE_FACTOR * took_s))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ending.wait(), rest_s)
-                silent_s += rest_s
+                if time.monotonic() >= ends_s:
+                    return
 
         return StreamingResponse(stream(), media_type="text/event-stream")
 
@@ -343,6 +345,6 @@ def _link(base: str, path: str, /, **query: Any) -> str:
     return f"{base}{path}?{urlencode(named)}" if named else f"{base}{path}"
 
 
-def _event(html: str, name: str) -> str:
+def _event(html: str, name: str, mark: str) -> str:
     lines = html.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return "\n".join([f"event: {name}", *(f"data: {line}" for line in lines), "", ""])
+    return "\n".join([f"event: {name}", f"id: {mark}", *(f"data: {line}" for line in lines), "", ""])

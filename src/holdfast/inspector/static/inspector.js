@@ -6,6 +6,7 @@ const state = document.getElementById("live");
 const said = state.textContent;
 const SCRIPT = document.currentScript.src;
 const RETRY_MS = 3000;
+const DOUBT_MS = 3000;
 let waiting = null;
 let shownAt = performance.now();
 let arrivedAt = shownAt;
@@ -69,6 +70,19 @@ main.addEventListener("toggle", catchUp, true);
 
 let source = null;
 let asking = null;
+let doubting = null;
+let told = "";
+
+function tell(word) {
+  clearTimeout(doubting);
+  doubting = null;
+  state.textContent = `${said} · ${word}`;
+}
+
+// A stream ends every few seconds, and is continued: only one that stays away is worth a word.
+function doubt() {
+  doubting ??= setTimeout(() => tell("reconnecting"), DOUBT_MS);
+}
 
 function announce(...parts) {
   const line = document.createElement("p");
@@ -79,29 +93,31 @@ function announce(...parts) {
 
 function connect() {
   clearTimeout(asking);
+  told = "";
   source = new EventSource(document.body.dataset.live);
+  source.onopen = () => { if (told) tell(told); };
   source.addEventListener("main", (event) => {
     arrivedAt = performance.now();
     show(event.data);
     if (notice.dataset.away) { notice.textContent = ""; delete notice.dataset.away; }
-    state.textContent = `${said} · live`;
+    tell(told = "live");
   });
   source.addEventListener("away", (event) => {
     notice.innerHTML = event.data;
     notice.dataset.away = "yes";
-    state.textContent = `${said} · database away`;
+    tell(told = "database away");
   });
   source.onerror = refused;
 }
 
 // A browser tries a lost connection again by itself, but gives up at a refusal: then this asks why, and goes on.
 async function refused() {
-  state.textContent = `${said} · reconnecting`;
+  doubt();
   if (source === null || source.readyState !== EventSource.CLOSED) return;
   asking = setTimeout(connect, RETRY_MS);
   const answer = await fetch(SCRIPT, { cache: "no-store" }).catch(() => null);
   if (source === null || answer === null || answer.status !== 403) return;
-  state.textContent = `${said} · signed out`;
+  tell("signed out");
   if (notice.dataset.away === "yes" && notice.querySelector("a")) return;
   const again = document.createElement("a");
   again.href = location.href;
@@ -117,7 +133,7 @@ function followVisibility() {
   clearTimeout(asking);
   source.close();
   source = null;
-  state.textContent = `${said} · paused`;
+  tell("paused");
 }
 
 if (document.body.dataset.live) {
