@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +29,11 @@ PAGES = {
     "inspector-sessions": ("/sessions", 480),
     "inspector-session": (f"/session?id={quote('chat-42')}", 960),
     "inspector-run": (f"/process?id={quote('report-7')}", 640),
+    "inspector-tree": (f"/tree?id={quote('chat-45')}", 480),
+    "inspector-overview": ("/", 840),
 }
+TURNS = (1, 3, 2, 4, 6, 5, 3, 4, 2, 5, 7, 4, 3, 5, 6, 4)
+"""Turns of each second in which the overview is watched."""
 
 
 def main() -> int:
@@ -46,13 +51,13 @@ def main() -> int:
         ):
             assert served.stdout is not None
             try:
-                take(browser, served.stdout.readline().strip())
+                take(browser, served.stdout.readline().strip(), url)
             finally:
                 served.terminate()
     return 0
 
 
-def take(browser: Browser, address: str) -> None:
+def take(browser: Browser, address: str, url: str) -> None:
     """Take every picture, once its page is live."""
     browser.go(address)
     browser.wait("document.querySelector('h1')?.textContent === 'Overview'", TIMEOUT_S)
@@ -60,8 +65,20 @@ def take(browser: Browser, address: str) -> None:
     for name, (path, height) in PAGES.items():
         browser.go(base + path)
         browser.wait("document.getElementById('live')?.textContent.includes('live')", TIMEOUT_S)
+        if path == "/":
+            work(url)
         (IMAGES / f"{name}.png").write_bytes(browser.picture(1200, height))
         print(f"wrote {name}.png")
+
+
+def work(url: str) -> None:
+    """Commit turns for some seconds, which the page measures."""
+    with holdfast.open_blocking(url) as store:
+        session = store.sessions.create("chat-48", owner="ada")
+        for number in TURNS:
+            for _ in range(number):
+                session.append({"role": "user", "content": "And in the other quarters?"})
+            time.sleep(1)
 
 
 # The store.
@@ -98,6 +115,15 @@ def fill(url: str) -> None:
         gone = WorkerInfo("web-0", host="web-0", pid=7, kinds=("turn",))
         store.queue.claim("chat-42", owner_id=gone.id, ttl_ms=HOUR_MS)
         store.workers.heartbeat(gone, ttl_ms=1_000)
+        alive = WorkerInfo("web-2", host="web-2", pid=7, kinds=("report", "send-mail", "turn"))
+        store.workers.heartbeat(alive, ttl_ms=HOUR_MS)
+        again = store.sessions.handle("chat-45")
+        asked = holdfast.Node(
+            "another", parent="turn-0/2", payload={"role": "user", "content": "And compared with Q2?"}
+        )
+        again.commit(holdfast.Commit(turn_id="turn-2", graph=holdfast.Append([asked])))
+        again.append({"role": "assistant", "content": "Revenue grew by 7 %."})
+        store.sessions.fork("chat-45", into="chat-45-in-short", at=2)
         store.sessions.handle("chat-43").enqueue("ada@example", kind="send-mail")
         store.processes.start("report", {"quarter": "Q4"}, id="report-7")
     worker.run(until_idle=True)
