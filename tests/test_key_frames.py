@@ -52,6 +52,23 @@ def test_a_store_keeps_64_mebibytes() -> None:
     assert KEPT_BYTES == 64 * 1024 * 1024
 
 
+def test_only_the_key_frame_of_a_probable_delta_is_held() -> None:
+    asked: list[list[str]] = []
+
+    class Holding:
+        async def hold_key_frames(self, family: int, hashes: list[str]) -> frozenset[str]:
+            asked.append(hashes)
+            return frozenset(hashes)
+
+    transaction: Any = Holding()
+    kept = KeyFrames()
+    kept.put(1, "whole before", Run("whole before", b"x" * 5_000, 100, misses=3))
+    kept.put(1, "frame", Run("frame", b"y" * 5_000, 100))
+    earlier = {"new": "whole before", "delta": "frame"}
+    found = run_to_end(runs_for(transaction, kept, 1, earlier, {"new": b"z" * 5_000, "delta": b"y" * 5_001}))
+    assert (sorted(found), asked) == (["delta", "new"], [["frame"]])
+
+
 def test_nothing_new_rests_on_a_key_frame_that_is_damaged() -> None:
     earlier = "bytes-sha256:" + "0" * 64
 
@@ -60,4 +77,4 @@ def test_nothing_new_rests_on_a_key_frame_that_is_damaged() -> None:
             return [BlobRow(earlier, "raw", 70_000, b"x" * 70_000)]
 
     transaction: Any = Damaged()
-    assert run_to_end(runs_for(transaction, KeyFrames(), 1, {"new": earlier})) == {}
+    assert run_to_end(runs_for(transaction, KeyFrames(), 1, {"new": earlier}, {"new": b""})) == {}

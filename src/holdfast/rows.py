@@ -399,7 +399,6 @@ class CommitQuery(msgspec.Struct, frozen=True):
     sources: tuple[tuple[int, str], ...] = ()
     attachment_ids: tuple[str, ...] = ()
     with_lease: bool = False
-    with_key_frames: bool = False
     with_ledger: bool = False
 
 
@@ -415,7 +414,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class CommitFacts(msgspec.Struct, frozen=True):
-    """Facts that judge a commit: batches without payloads, attachments with bytes, whole key frames, ledger if read."""
+    """Facts that judge a commit: batches without payloads, attachments with bytes, ledger if it was read."""
 
     head: RevisionRow | None = None
     turn: RevisionRow | None = None
@@ -425,7 +424,6 @@ class CommitFacts(msgspec.Struct, frozen=True):
     sources: tuple[BatchRow, ...] = ()
     attachment_ids: frozenset[str] = frozenset()
     lease: LeaseRow | None = None
-    key_frames: frozenset[str] = frozenset()
     ledger: tuple[UsageRow, ...] | None = None
     runs: Mapping[str, Run] = {}
 

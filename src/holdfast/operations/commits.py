@@ -76,7 +76,7 @@ async def by_rule(
     before = rules.body_before(facts.head)
     earlier = rules.predecessors(intent, facts, before)
     if earlier:
-        runs = await key_frames.runs_for(tx, kept, session.family, earlier, facts.key_frames)
+        runs = await key_frames.runs_for(tx, kept, session.family, earlier, intent.contents.bodies)
         facts = msgspec.structs.replace(facts, runs=runs)
     alive: set[int] = set()
     if intent.tombstones:
@@ -189,7 +189,7 @@ async def _planned(
     facts = rules.assume(intent, head, before)
     earlier = rules.predecessors(intent, facts, before)
     if earlier:
-        runs = await key_frames.runs_for(tx, kept, head.session.family, earlier)
+        runs = await key_frames.runs_for(tx, kept, head.session.family, earlier, intent.contents.bodies)
         facts = msgspec.structs.replace(facts, runs=runs)
     return _Planned(rules.plan_on(intent, head.session, facts, batch_ids, before), earlier, facts.runs)
 
@@ -245,7 +245,6 @@ def _query(
         ),
         attachment_ids=intent.attachments,
         with_lease=intent.lease is not None,
-        with_key_frames=rules.may_be_deltas(intent),
         with_ledger=bool(intent.usage),
     )
 

@@ -80,23 +80,23 @@ async def runs_for(
     kept: KeyFrames,
     family: int,
     predecessors: Mapping[str, str],
-    held: frozenset[str] = frozenset(),
+    bodies: Mapping[str, bytes],
 ) -> dict[str, Run]:
-    """Return a run for each large content that may become a delta. Its key frame is held until the transaction ends.
-
-    `held` are key frames that the transaction holds already.
-    """
+    """Return the run that each large content continues. Key frames of probable deltas are held for the transaction."""
     found: dict[str, Run] = {}
     for ref, earlier in predecessors.items():
         run = kept.get(family, earlier) or await _read(tx, family, earlier)
         if run is not None:
             found[ref] = run
-    wanted = {run.ref for run in found.values()} - held
-    if wanted:
-        held |= await tx.hold_key_frames(family, sorted(wanted))
-    for ref in [ref for ref, run in found.items() if run.ref not in held]:
-        kept.drop(family, predecessors[ref])
-        del found[ref]
+    # The other contents will be stored whole. Their runs only count them.
+    probable = [ref for ref, run in found.items() if deltas.is_worth_trying(run, bodies[ref])]
+    if not probable:
+        return found
+    held = await tx.hold_key_frames(family, sorted({found[ref].ref for ref in probable}))
+    for ref in probable:
+        if found[ref].ref not in held:
+            kept.drop(family, predecessors[ref])
+            del found[ref]
     return found
 
 

@@ -481,11 +481,6 @@ def _next_body(intent: CommitIntent, before: TurnBody, enqueued: tuple[str, ...]
     )
 
 
-def may_be_deltas(intent: CommitIntent) -> bool:
-    """Return True if a content of the commit is large enough to be stored as a delta."""
-    return any(map(deltas.is_large, intent.contents.bodies.values()))
-
-
 def predecessors(intent: CommitIntent, facts: CommitFacts, before: TurnBody) -> dict[str, str]:
     """Map each large new content to the head's content in its place, from which it probably differs little."""
     bodies = intent.contents.bodies

@@ -223,13 +223,10 @@ def test_a_commit_writes_its_plan_and_its_facts_are_found_again(store: Any) -> N
         sources=(msgspec.structs.replace(settled, payloads=b""), batch(4, source_key="s4", payloads=b"")),
         lease=lease,
     )
-    whole = r.CommitQuery(session=replace(made, revision=1), segments=(), with_key_frames=True, with_ledger=True)
+    whole = r.CommitQuery(session=replace(made, revision=1), segments=(), with_ledger=True)
     facts = store.ask("load_commit_facts", whole)
     assert (facts.head, facts.turn, facts.nodes) == (revision(1, 1, refs=b'["x"]'), None, ())
-    assert facts.key_frames == {"x"}
     assert [counter.source for counter in facts.ledger] == ["main", "tool"]
-    store.connection.execute("UPDATE revisions SET refs = X'00'")
-    assert store.ask("load_commit_facts", whole).key_frames == frozenset()
     assert store.ask("load_commit_facts", r.CommitQuery(session=session(9), segments=())) == r.CommitFacts()
 
 

@@ -1,7 +1,7 @@
 -- The facts of a commit in one statement: what a turn touches, and no more.
 
--- Each row begins with its kind: 0 head, 1 turn, 2 node, 3 stored content, 4 key frame of a content of the head,
--- 5 counter. Shorter rows are filled up with NULL. A part that is not asked for reads nothing.
+-- Each row begins with its kind: 0 head, 1 turn, 2 node, 3 stored content, 4 counter. Shorter rows are filled up with
+-- NULL. A part that is not asked for reads nothing.
 -- name: load_commit_facts
 SELECT
     0, revision_key >> 32, revision_key & 4294967295, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
@@ -60,23 +60,7 @@ CROSS JOIN blobs
         AND blobs.hash = named.value
 UNION ALL
 SELECT
-    4, frame.hash, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM revisions AS head
-CROSS JOIN json_each(
-    CASE WHEN json_valid(CAST(head.refs AS TEXT)) THEN CAST(head.refs AS TEXT) ELSE '[]' END
-) AS ref
-CROSS JOIN blobs AS last
-    ON last.family = :family
-        AND last.hash = ref.value
-CROSS JOIN blobs AS frame
-    ON frame.family = :family
-        AND frame.hash = coalesce(last.base_hash, last.hash)
-WHERE :with_key_frames
-    AND head.revision_key = :session_key << 32 | :revision
-    AND frame.base_hash IS NULL
-UNION ALL
-SELECT
-    5, usage_source, usage_model, usage_input_tokens, usage_output_tokens, usage_cached_input_tokens,
+    4, usage_source, usage_model, usage_input_tokens, usage_output_tokens, usage_cached_input_tokens,
     usage_reasoning_tokens, usage_place,
     NULL, NULL, NULL, NULL, NULL, NULL
 FROM sessions
@@ -85,7 +69,7 @@ WHERE :with_ledger
     AND usage_source IS NOT NULL
 UNION ALL
 SELECT
-    5, {usage_columns},
+    4, {usage_columns},
     NULL, NULL, NULL, NULL, NULL, NULL
 FROM usage
 WHERE :with_ledger

@@ -38,14 +38,13 @@ class Commits(Graph, Queue):
             "node_ids": json_list(query.node_ids),
             "family": session.family,
             "hashes": json_list(query.hashes),
-            "with_key_frames": query.with_key_frames,
             "with_ledger": query.with_ledger,
         }
-        found: tuple[list[Values], ...] = ([], [], [], [], [], [])
+        found: tuple[list[Values], ...] = ([], [], [], [], [])
         for values in self._values("load_commit_facts", bindings):
             kind: int = values[0]
             found[kind].append(values[1:])
-        heads, turns, nodes, hashes, key_frames, ledger = found
+        heads, turns, nodes, hashes, ledger = found
         return r.CommitFacts(
             head=fetched(r.RevisionRow, heads[0]) if heads else None,
             turn=fetched(r.RevisionRow, turns[0]) if turns else None,
@@ -57,7 +56,6 @@ class Commits(Graph, Queue):
             if query.attachment_ids
             else frozenset(),
             lease=self._find_lease(SESSION_LEASE, str(session.session_key)) if query.with_lease else None,
-            key_frames=frozenset([values[0] for values in key_frames]),
             ledger=_ledger(ledger) if query.with_ledger else None,
         )
 
