@@ -126,10 +126,7 @@ def checked_document(value: Document, *, depth: int, size: int, canonical: bool 
             data = encode(value)
             charge(len(data))
             if len(data) < FAR_BYTES and len(data) <= size:
-                if _decode(data) != value:
-                    return _misfit(value)
-                _encode_64_bit(value)
-                return data
+                return data if _decode(data) == value else _misfit(value)
             parts = [(json_chunks.Piece(value), data)]
         else:
             charge(OWN_LOOP_BYTES)

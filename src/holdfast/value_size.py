@@ -19,8 +19,10 @@ from holdfast.records.limits import SMALLEST_INTEGER
 
 LIGHT_BYTES = 1 << 20
 """Up to here, every part is visited as often as it is encoded, which is fastest for values without shared parts."""
+LARGEST_UNSIGNED = 2**64 - 1
 NUMBERS = frozenset({int, float, bool, type(None)})
 SIMPLE = (str, int, float, type(None))
+FLOATS_AND_FLAGS = (float, bool)
 CONTAINERS = (dict, list)
 
 Weight = Literal["fits", "too long", "too deep", "odd"]
@@ -28,10 +30,15 @@ Weight = Literal["fits", "too long", "too deep", "odd"]
 
 
 def is_light(value: object, depth: int, size: int) -> bool:
-    """Return True if a value may be encoded at once: it nests at most `depth` levels, and takes about `size` bytes."""
+    """Return True if a value may be encoded at once: it nests at most `depth` levels, and takes about `size` bytes.
+
+    Its whole numbers have 64 bits: longer ones may come back from JSON as floats.
+    """
     if isinstance(value, CONTAINERS):
         return _room_left(value, depth, size) >= 0
-    return isinstance(value, SIMPLE) and (not isinstance(value, str) or len(value) <= size)
+    if isinstance(value, str):
+        return len(value) <= size
+    return value is None or isinstance(value, FLOATS_AND_FLAGS)
 
 
 def weigh(value: object, depth: int, size: int) -> Weight:
@@ -66,6 +73,9 @@ def _room_left(container: Any, depth: int, room: int) -> int:
             room = _room_left(part, depth - 1, room)
             if room < 0:
                 return room
+        elif kind is int:
+            if not SMALLEST_INTEGER <= part <= LARGEST_UNSIGNED:
+                return -1
         elif kind not in NUMBERS:
             return -1
     return room
@@ -105,7 +115,6 @@ def _length(values: Iterable[object]) -> int:
 
 # Values that JSON cannot hold.
 
-LARGEST_UNSIGNED = 2**64 - 1
 MISFIT_STEPS = 100_000
 """The most values that are searched for the one that does not fit."""
 PLAIN_KEY = re.compile(r"\w{1,64}", re.ASCII)
