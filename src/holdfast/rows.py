@@ -388,7 +388,10 @@ class ArtifactRange(NamedTuple):
 
 
 class CommitQuery(msgspec.Struct, frozen=True):
-    """A query for the facts that a commit is judged by. The batches are those of the claims."""
+    """A query for the facts that a commit is judged by. The batches are those of the claims.
+
+    `with_leaf` asks for the node that the head ends in. A database may leave it out, and is then asked for it apart.
+    """
 
     session: SessionRow
     segments: tuple[Segment, ...]
@@ -399,6 +402,7 @@ class CommitQuery(msgspec.Struct, frozen=True):
     sources: tuple[tuple[int, str], ...] = ()
     attachment_ids: tuple[str, ...] = ()
     with_lease: bool = False
+    with_leaf: bool = False
     with_ledger: bool = False
 
 

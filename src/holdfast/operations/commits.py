@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast.errors import HeadConflict, HoldfastError, NodeConflict, SessionDeleted
 from holdfast.operations import attachments, key_frames, limits, processes, ready, sessions
@@ -245,6 +246,7 @@ def _query(
         ),
         attachment_ids=intent.attachments,
         with_lease=intent.lease is not None,
+        with_leaf=not intent.replaces_graph and UNSET in [node.parent for node in intent.nodes],
         with_ledger=bool(intent.usage),
     )
 

@@ -230,6 +230,18 @@ def test_a_commit_writes_its_plan_and_its_facts_are_found_again(store: Any) -> N
     assert store.ask("load_commit_facts", r.CommitQuery(session=session(9), segments=())) == r.CommitFacts()
 
 
+def test_the_leaf_of_the_head_is_a_fact_if_it_is_asked_for_and_seen(store: Any) -> None:
+    head = revision(1, 1, leaf_key=(1 << 32) + 2, leaf_id="n2")
+    nodes = (node(1, 1), node(1, 2, parent=1))
+    store.call("apply_commit", r.CommitPlan(session=session(1), revision=head, nodes=nodes), 70)
+    forked = (r.Segment(2, 0, 0), r.Segment(1, 0, 2))
+    query = r.CommitQuery(session=session(1, revision=1), segments=forked, with_leaf=True)
+    assert store.ask("load_commit_facts", query).nodes == nodes[1:]
+    assert store.ask("load_commit_facts", replace(query, with_leaf=False)).nodes == ()
+    for other in (r.Segment(1, 0, 1), r.Segment(1, 1, 2), r.Segment(2, 0, 2)):
+        assert store.ask("load_commit_facts", replace(query, segments=(other,))).nodes == ()
+
+
 def test_the_batches_of_a_claim_are_facts_of_a_commit(store: Any) -> None:
     store.call("insert_batches", [batch(1), batch(2), batch(3)])
     query = r.CommitQuery(session=session(1), segments=(), batch_ids=("b3", "b1"))

@@ -53,6 +53,22 @@ LEFT JOIN nodes AS parent
     ON parent.node_key = node.parent_key
 UNION ALL
 SELECT
+    2, {node.node_columns},
+    parent.node_id
+FROM revisions AS head
+CROSS JOIN json_each(:segments) AS segment
+CROSS JOIN nodes AS node
+    ON node.node_key = head.leaf_key
+        AND node.node_key >> 32 = segment.value ->> 0
+        AND node.node_key <= segment.value ->> 3
+        AND node.epoch = segment.value ->> 1
+        AND node.node_id = head.leaf_id
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE :with_leaf
+    AND head.revision_key = :session_key << 32 | :revision
+UNION ALL
+SELECT
     3, blobs.hash, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM json_each(:hashes) AS named
 CROSS JOIN blobs

@@ -38,6 +38,7 @@ class Commits(Graph, Queue):
             "node_ids": json_list(query.node_ids),
             "family": session.family,
             "hashes": json_list(query.hashes),
+            "with_leaf": query.with_leaf,
             "with_ledger": query.with_ledger,
         }
         found: tuple[list[Values], ...] = ([], [], [], [], [])
