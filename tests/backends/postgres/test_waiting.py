@@ -7,6 +7,7 @@ import selectors
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -14,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import listener as listening
+from holdfast.backends.postgres import notifier as notifying
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.signals import Signals
@@ -351,6 +353,30 @@ def test_topics_of_many_commits_are_sent_together_and_never_twice_in_two_millise
         assert Notifier(send).from_others(sent[0][1]) == sent[0][1].partition(":")[2].split(",")
 
     asyncio.run(body())
+
+
+def test_notifications_become_rare_where_each_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_ms, pauses_ms = [0.0], list[int]()
+    sleep = asyncio.sleep
+
+    async def send(_payload: str) -> None:
+        clock_ms[0] += 4
+
+    async def noting(seconds: float) -> None:
+        pauses_ms.append(round(seconds * 1000))
+        if len(pauses_ms) < 8:
+            notifier.add([digest("changes keep coming")])
+        await sleep(0)
+
+    async def body() -> None:
+        notifier.add([digest("first")])
+        await notifier.close()
+
+    notifier = Notifier(send)
+    monkeypatch.setattr(notifying, "time", SimpleNamespace(monotonic=lambda: clock_ms[0] / 1000))
+    monkeypatch.setattr(asyncio, "sleep", noting)
+    asyncio.run(body())
+    assert pauses_ms == [2, 4, 8, 16, 32, 40, 40, 40]
 
 
 def test_a_refused_operation_wakes_no_waiter(store: Any) -> None:

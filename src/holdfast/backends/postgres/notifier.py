@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 from hashlib import blake2b
 
 from holdfast.backends.postgres.driver_errors import DriverFailure
 from holdfast.errors import HoldfastError
 from holdfast.log import WARNING, log_event
 
-EVERY_S, BUSY_EVERY_S = 0.002, 0.01
-"""Shortest interval between two notifications: after the first, and while changes keep coming. Each is a trip."""
+EVERY_S, BUSY_EVERY_S, LONGEST_EVERY_S = 0.002, 0.01, 0.05
+"""Shortest interval between two notifications: after the first, while changes keep coming, and on a busy machine."""
+SHARE = 10
+"""While changes keep coming, a notification is sent in one part of so many of the time.
+
+It costs this process and the server a trip, and wakes each process that listens.
+"""
 TRIES = 3
 TOPICS_A_PAYLOAD = 400
 """PostgreSQL takes less than 8,000 bytes; a digest has 16 and a comma."""
 
 
+@lru_cache(maxsize=1_000)
 def digest(topic: str) -> str:
     """Return a topic's short name. Topics with the same digest only wake each other for nothing."""
     return blake2b(topic.encode(), digest_size=8).hexdigest()
@@ -56,9 +64,11 @@ class Notifier:
         pause_s = EVERY_S
         try:
             while self._pending:
+                began_s = time.monotonic()
                 await self._send_pending()
+                longest_s = min(max((time.monotonic() - began_s) * SHARE, BUSY_EVERY_S), LONGEST_EVERY_S)
                 await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, BUSY_EVERY_S)
+                pause_s = min(pause_s * 2, longest_s)
         finally:
             self._task = None
 
