@@ -294,3 +294,16 @@ def test_a_trip_carries_no_more_calls_than_its_limit(clean_postgres_url: str, mo
         assert len(set(sharing)) == 1 + (AT_ONCE - 1 + 1) // 2
 
     play(clean_postgres_url, scene)
+
+
+def test_slow_trips_take_along_every_call_that_is_ready(
+    clean_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_trips, "SLOW_S", -1.0)
+    monkeypatch.setattr(shared_trips, "PLANNING_S", 0.0)
+
+    async def scene(stage: Stage) -> None:
+        receipts = await asyncio.gather(*(session.commit(turn("second")) for session in stage.sessions))
+        assert len({receipt.position for receipt in receipts}) == 1
+
+    play(clean_postgres_url, scene)

@@ -4,9 +4,9 @@ Each call keeps its own verdict. A refused call has written nothing, so refusals
 the server undoes the whole trip, and each of its calls is then made alone. A call in a shared trip does not wait for a
 session, process, queue or batch that another transaction has locked: its verdict is `busy`, and it is made alone, too.
 
-A call that finds no trip under way is made at once, alone. While trips are under way, further calls gather until the
-event loop has run all tasks that are ready, or until one of `TRIPS` trips has ended. A call for a row that a trip under
-way may have locked waits for the end of that trip, or a second, and is then made alone.
+A call that finds no trip under way is made at once, alone, unless trips take long. While trips are under way, further
+calls gather until the event loop has run all tasks that are ready, or until one of `TRIPS` trips has ended. A call for
+a row that a trip under way may have locked waits for the end of that trip, or a second, and is then made alone.
 
 Calls that find work locked by other transactions wait for it in one lock-wait trip at a time: its first call waits in
 the server, and the others take their work from what that call has locked then. So a process has one waiter in the
@@ -17,6 +17,7 @@ a claim and takes the next waits like that, too, for a while after such a call h
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -50,6 +51,15 @@ MOST_CALLS: Final = {
 
 MOST_BYTES: Final = 1 << 15
 """Most bytes of content in a call that shares a trip."""
+
+PLANNING_S: Final = 0.001
+"""Time that two trips in place of one may save for each call, generously: this process plans while the server works."""
+
+SLOW_S: Final = 0.004
+"""Usual time of a trip from which on a call waits for the tasks that are ready: their calls may go along."""
+
+RECENT: Final = 0.2
+"""Weight of a trip in the usual time of a trip."""
 
 GATHER_S: Final = 0.001
 """Pause between lock-wait trips."""
@@ -93,11 +103,13 @@ class SharedTrips:
         """Until when calls wait at once, because one has met a locked queue."""
         self._alone = 0
         self._is_due = False
+        self._usual_s = 0.0
+        """Time that a trip has taken lately."""
 
     @property
-    def is_idle(self) -> bool:
-        """True if no call is under way and none waits."""
-        return not (self._alone or self._tasks or self._is_due)
+    def lets_alone(self) -> bool:
+        """True if a call is made at once by itself: no call is under way, none waits, and trips are quick."""
+        return not (self._alone or self._tasks or self._is_due or self._usual_s > SLOW_S)
 
     async def alone(self, call: SharedCall, make: Callable[[], Awaitable[T]]) -> T:
         """Make a call by itself. Calls that come meanwhile gather."""
@@ -124,7 +136,7 @@ class SharedTrips:
     async def wait(self, call: SharedCall, begin: Callable[[], None]) -> Values | None:
         """Make a call that waits for other transactions, together with such calls of its key. Returns as `call` does.
 
-        Lock-wait trips do not hold up others: they count neither for `TRIPS` nor for `is_idle`.
+        Lock-wait trips do not hold up others: they count neither for `TRIPS` nor for `lets_alone`.
         """
         loop = asyncio.get_running_loop()
         waiting, place = Waiting(call, begin, loop.create_future()), (call.name, call.key)
@@ -199,14 +211,21 @@ class SharedTrips:
         for name, waiting in self._waiting.items():
             while len(self._tasks) < TRIPS:
                 keys = set[Any]()
-                # If nothing else is under way, in two trips: one is planned here while the server writes the other.
-                most = len(waiting) if self._alone or self._tasks else (len(waiting) + 1) // 2
+                most = (len(waiting) + 1) // 2 if self._splits(len(waiting)) else len(waiting)
                 taken = self._take(name, min(most, MOST_CALLS[name]), keys)
                 if not taken:
                     break
                 task = loop.create_task(self._run(name, taken, keys))
                 self._tasks.add(task)
                 task.add_done_callback(self._ended)
+
+    def _splits(self, calls: int) -> bool:
+        """Return whether calls go in two trips: one is planned here while the server writes the other.
+
+        Not if trips take so long that planning is a small part: the processors, or the way to the server, are the
+        limit then, and fewer trips take less of both.
+        """
+        return not self._alone and not self._tasks and self._usual_s < calls * PLANNING_S
 
     def _take(self, name: str, most: int, keys: set[Any]) -> list[Waiting]:
         """Take calls for a trip that has these keys, but none for a row that another trip may have locked."""
@@ -282,12 +301,15 @@ class SharedTrips:
             return ()
         for call in calls:
             call.begin()
+        began_s = time.monotonic()
         try:
             runner = self._runner(connection)
             bindings = [call.call.together for call in calls]
             if waits:
                 bindings[0] = calls[0].call.waiting or bindings[0]
             rows = await runner.call_together(name, bindings)
+            if not waits:
+                self._usual_s += RECENT * (time.monotonic() - began_s - self._usual_s)
             await _give_back(runner, calls, rows)
         except DriverFailure as failure:
             if is_in_doubt(failure.cause):

@@ -120,7 +120,7 @@ class SingleTrip(RunFunctions, TurnFunctions):
         if shared is not None and call.size <= MOST_BYTES and not self._runner.heavy:
             waits = call.waits or shared.is_contended(call)
             if not waits:
-                if shared.is_idle:
+                if shared.lets_alone:
                     row = await shared.alone(call, partial(self._call_alone, call))
                 else:
                     row = await self._share(partial(shared.call, call, self._begin))
