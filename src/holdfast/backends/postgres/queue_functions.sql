@@ -1081,15 +1081,20 @@ DECLARE
     v_held record;
     v_now_ms bigint;
     v_is_named boolean;
-    v_is_freed boolean := false;
+    v_is_freed boolean;
+    v_is_locked boolean := false;
 BEGIN
     {require_read_committed}
-    SELECT family, session_key INTO v_family, v_session_key
-    FROM {schema}.sessions
-    WHERE session_id = p_session_id
-        AND dead = 0
+    SELECT owner.family, owner.session_key, queue.session_key IS NULL INTO v_family, v_session_key, v_is_freed
+    FROM {schema}.sessions AS owner
+    LEFT JOIN {schema}.ready AS queue
+        ON queue.family = owner.family
+            AND queue.session_key = owner.session_key
+            AND queue.level + 0 > 0
+    WHERE owner.session_id = p_session_id
+        AND owner.dead = 0
         -- part: by_family
-        AND family = p_family
+        AND owner.family = p_family
         -- end part
     ;
     IF NOT FOUND THEN
@@ -1099,13 +1104,7 @@ BEGIN
     END IF;
     -- A session that offers work keeps offering it: this claim blocked no other, because an exclusive claim leaves
     -- nothing on offer. Otherwise lock the row before the batches, as claims do.
-    PERFORM 1
-    FROM {schema}.ready
-    WHERE family = v_family
-        AND session_key = v_session_key
-        AND level + 0 > 0;
-    IF NOT FOUND THEN
-        v_is_freed := true;
+    IF v_is_freed THEN
         IF p_waits THEN
             PERFORM 1
             FROM {schema}.ready
@@ -1123,21 +1122,6 @@ BEGIN
                 RETURN NEXT;
                 RETURN;
             END IF;
-        END IF;
-    END IF;
-    IF NOT p_waits THEN
-        PERFORM 1
-        FROM {schema}.batches
-        WHERE batch_id = p_batch_ids[1]
-            AND session_key = v_session_key
-            -- part: by_family
-            AND family = p_family
-            -- end part
-        FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-            verdict := 'busy';
-            RETURN NEXT;
-            RETURN;
         END IF;
     END IF;
     IF cardinality(p_batch_ids) = 1 THEN
@@ -1164,8 +1148,15 @@ BEGIN
             -- part: by_family
             AND family = p_family
             -- end part
-        FOR UPDATE;
-    ELSE
+        FOR UPDATE SKIP LOCKED;
+        v_is_locked := FOUND;
+    END IF;
+    IF NOT v_is_locked AND NOT p_waits THEN
+        verdict := 'busy';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF NOT v_is_locked THEN
         SELECT
             array_agg(member.enqueue_seq) AS seqs,
             min(member.enqueue_seq) AS first_seq,
