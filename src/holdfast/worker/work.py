@@ -71,6 +71,8 @@ class Work:
         self, claimed: Claimed[holdfast.WorkClaim], *, may_claim_next: Callable[[], bool]
     ) -> Claimed[holdfast.WorkClaim] | None:
         """Run one claim to its settlement. Return a claim that was taken together with it, if any."""
+        if not self._runner.store.observers:
+            return await self._run(claimed, may_claim_next=may_claim_next)
         with traced(self._runner.store, "turn" if self._exclusive else "job", claimed[0]):
             return await self._run(claimed, may_claim_next=may_claim_next)
 
