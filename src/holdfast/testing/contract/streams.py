@@ -204,7 +204,7 @@ class StreamContract(Contract):
             source.append(number)
         fork = store.sessions.fork("source", into="chat")
         fork.append("new")
-        assert told(seen(store, 0)) == [("commit",), ("commit", "new")]
+        assert contents(seen(store, 0)) == [("commit",), ("commit", "new")]
 
     def test_an_emitted_value_wakes_a_follower(self, bench: Bench, store: BlockingStore) -> None:
         turn = emitted(store, begun(store, "hi"))
