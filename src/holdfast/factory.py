@@ -380,8 +380,8 @@ def _check_artifact_checks(artifact_checks: object, limits: Limits) -> Mapping[s
     import inspect  # slow to load
 
     if not isinstance(artifact_checks, Mapping):
-        kind = type(artifact_checks).__name__
-        raise InvalidRequest("artifact_checks", f'must be a function for each kind, {{"module": check}}, not {kind}')
+        found = type(artifact_checks).__name__
+        raise InvalidRequest("artifact_checks", f'must be a function for each kind, {{"module": check}}, not {found}')
     given = dict(cast("Mapping[object, object]", artifact_checks))
     for kind, check in given.items():
         name = checks.identifier("artifact_checks", kind, limits)
