@@ -225,6 +225,29 @@ def test_children_of_a_run_that_must_not_run_again_may_be_cancelled_with_it(has_
     assert survives_crashes(worker, "order", effects=effects).result == "paid"
 
 
+@pytest.mark.parametrize("catches", [True, False])
+def test_the_end_of_an_abandoned_child_may_end_others_and_start_another(catches: bool) -> None:
+    worker, effects = Worker("memory:"), Effects()
+
+    @worker.process("order")
+    async def order(run: Run) -> Any:
+        children = [await run.start("pay", {"by": by}) for by in ("card", "voucher")]
+        try:
+            return sorted(await run.gather(*(child.result() for child in children)))
+        except ChildFailed:
+            if not catches:
+                raise
+        await run.step("alert", effects.record, "alert", run.key("alert"))
+        return await (await run.start("pay", {"by": "cash"})).result()
+
+    @worker.process("pay", recovery="owner_bound")
+    async def pay(run: Run, by: str) -> str:
+        await run.sleep(60)
+        return by
+
+    assert survives_crashes(worker, "order", effects=effects).result == ["card", "voucher"]
+
+
 @pytest.mark.parametrize("has_id", [True, False])
 def test_a_child_that_fails_without_a_crash_may_fail_by_one(has_id: bool) -> None:
     worker = Worker("memory:")

@@ -77,9 +77,9 @@ class End(msgspec.Struct, frozen=True):
                     ids.append(run.parent)
         return found
 
-    def cancelled_by_abandoned(self) -> set[str]:
-        """Return the runs that were cancelled with one above them that was abandoned as its handler says."""
-        above = {id for id, run in self.runs.items() if run.is_abandoned}
+    def ended_by_abandoned(self) -> set[str]:
+        """Return the runs that were cancelled because one that was abandoned, or one above it, had no result."""
+        above = self.touched_by_abandoned()
         found: set[str] = set()
         while more := {id for id, run in self.runs.items() if run.is_cancelled and run.is_below(above | found)} - found:
             found |= more
@@ -134,13 +134,15 @@ def lost(expected: End, found: End) -> list[str]:
     """Report runs that did not end as without a crash. A run that an abandoned one did not start is not lost."""
     said: list[str] = []
     excused = found.touched_by_abandoned() - expected.touched_by_abandoned()
-    cut = found.cancelled_by_abandoned()
+    cut = found.ended_by_abandoned()
     for id in (expected.runs.keys() & found.runs.keys()) - cut:
         before, now = expected.runs[id].outcome, found.runs[id].outcome
         if now != before and (id not in excused or now is None):
             said.append(f"run {id!r} ended as {now or _continuation(found, id)} instead of {before}")
     # A random id differs in each scenario.
-    gone, new = _others(expected, found), _others(found, expected, without=cut)
+    # Started by a handler that caught the end of an abandoned child.
+    instead = {id for id, run in found.runs.items() if run.is_below(excused)}
+    gone, new = _others(expected, found), _others(found, expected, without=cut | instead)
     for kind in sorted({*gone, *new}):
         if not excused:
             said += [f"a run of {kind!r} that ended as {one} was lost" for one in _left(gone[kind], new[kind])]
@@ -176,7 +178,8 @@ def _other_effects(expected: End, found: End, *, is_cut: bool) -> list[str]:
     said: list[str] = []
     for name in sorted({*expected.effects, *found.effects}):
         before, now = expected.effects[name], found.effects[name]
-        if now > before:
+        is_instead = is_cut and (before, now) == (0, 1)
+        if now > before and not is_instead:
             advice = "give it a key that stays: run.key(step), turn.turn_id or job.batch.batch_id"
             said.append(f"effect {name!r} was doubled: {now} times instead of {before}; {advice}")
         elif now < before and not is_cut:
