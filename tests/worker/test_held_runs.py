@@ -273,7 +273,7 @@ def test_a_step_that_was_left_out_is_noticed_at_the_next_wait() -> None:
     in_memory(play)
 
 
-def test_a_task_that_asks_after_the_handler_waits_is_no_change() -> None:
+def test_a_task_may_ask_after_the_handler_waits() -> None:
     async def play(deployed: Deployed) -> None:
         async def handler(run: Run) -> int:
             count = asyncio.create_task(run.step("count", len, "ab"))
