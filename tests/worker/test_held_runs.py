@@ -170,6 +170,7 @@ class Holding(pydantic.BaseModel):
     at: int = 0
 
 
+PAIRS = [(1, number) for number in range(101)]
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
@@ -214,6 +215,7 @@ def pass_on(*given: Any) -> str:
         (partial(pass_on, Counting(), {1: "say"}), partial(pass_on, Counting(), {1: "tell"}), "its arguments"),
         (partial(pass_on, {(1, 2): 3}), partial(pass_on, {(1, 2): 4}), "its arguments"),
         (partial(pass_on, {(1, 2): 3, (3, 4): 5}), partial(pass_on, {(3, 4): 5, (1, 2): 3}), None),
+        (partial(pass_on, dict.fromkeys(PAIRS, 1)), partial(pass_on, dict.fromkeys(PAIRS, 2)), None),  # too many parts
         (partial(pass_on, "\ud800", "say"), partial(pass_on, "\ud800", "tell"), "its arguments"),
         (partial(pass_on, CYCLE, "say"), partial(pass_on, CYCLE, "tell"), "its arguments"),
         (partial(pass_on, Holding(client=Counting())), partial(pass_on, Holding(client=Counting())), None),

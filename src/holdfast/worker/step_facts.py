@@ -18,6 +18,8 @@ _VALUES = (str, bytes, int, float, tuple)
 """Values whose methods may be steps, such as `"Hello {}".format`."""
 MOST_DEPTH = 4
 """Levels of a value that are compared part by part if the whole has no form as a document."""
+MOST_PARTS = 100
+"""Parts that a value of such a level may have. The event loop waits while they are compared."""
 
 
 def facts_of(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -66,6 +68,8 @@ def _document_of(given: Any, depth: int) -> bytes | None:
         return None
     is_dict = isinstance(whole, dict)
     parts = cast("dict[object, object]", whole).items() if is_dict else cast("list[object]", whole)
+    if len(parts) > MOST_PARTS:
+        return None
     documents = [_document_of(one, depth + 1) or b"null" for one in parts]
     return b"[" + b",".join(sorted(documents) if is_dict else documents) + b"]"
 
