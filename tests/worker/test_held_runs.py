@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -275,19 +276,38 @@ def test_a_step_that_was_left_out_is_noticed_at_the_next_wait() -> None:
     in_memory(play)
 
 
-def test_a_task_may_ask_after_the_handler_waits() -> None:
+@pytest.mark.parametrize("way", ["tasks", "threads"])
+def test_tasks_and_threads_may_ask_after_the_handler_waits(way: str) -> None:
+    """A signal wakes the run before the time of its sleep."""
+
     async def play(deployed: Deployed) -> None:
-        async def handler(run: Run) -> int:
-            count = asyncio.create_task(run.step("count", len, "ab"))
-            await run.signal("go")
+        async def counting(run: Run) -> int:
+            return await run.step("first", len, "a") + await run.step("second", len, "b")
+
+        async def with_tasks(run: Run) -> int:
+            count = asyncio.create_task(counting(run))
+            if await run.step("begun", bool, 1) and (await run.store.processes.get("r1")).event_count < 4:
+                await count
+            await run.sleep(60)
             return await count
 
+        def with_threads(run: BlockingRun) -> int:
+            def count() -> int:
+                return run.step("first", len, "a") + run.step("second", len, "b")
+
+            with ThreadPoolExecutor() as threads:
+                counted = threads.submit(count)
+                if run.step("begun", bool, 1) and run.store.processes.get("r1").event_count < 4:
+                    counted.result()
+                run.sleep(60)
+                return counted.result()
+
+        handler = with_tasks if way == "tasks" else with_threads
         await deployed.serve(handler)
-        assert not (await deployed.process()).is_held
         await deployed.store.events.signal("r1", "other")
         await deployed.serve(handler)
-        assert not (await deployed.process()).is_held
-        await deployed.store.events.signal("r1", "go")
+        assert not (await deployed.process()).is_held, (await deployed.process()).last_error
+        deployed.clock.advance(60_000)
         await deployed.serve(handler)
         assert (await deployed.process()).outcome == Completed(2)
 

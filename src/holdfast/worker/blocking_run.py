@@ -100,6 +100,7 @@ class BlockingRun:
         self, name: str, function: Callable[..., Any], /, *args: Any, retry: Retry | None = None, **named: Any
     ) -> Any:
         """Call a function in this thread, record its result under the name, and return it; see `Run.step`."""
+        self._run.steps.has_other_tasks |= IN_HANDLER.get() is not self._run
         call = StepCall(self._run.steps, name, function, args, named, retry)
         while call.found is None:
             self._loop.drive(self._run.before(call))

@@ -27,7 +27,7 @@ T = TypeVar("T")
 CUT = "cut"
 """The field of a failure of a step that waits until it is cancelled again."""
 ASK_S = 0.1
-"""Time in which tasks of a handler that waits may ask for their recorded steps."""
+"""Time in which tasks and threads of a handler that waits make their first call."""
 LONGEST_S = 366 * 24 * 3600.0
 
 _INSIDE: ContextVar[str | None] = ContextVar("step", default=None)
@@ -87,6 +87,8 @@ class Steps:
         """Returns True once the lease of the run may have expired, in a process that was stopped for example."""
         self.was_given_up: Callable[[], bool] = lambda: False
         """Returns True once the worker has cancelled the call of the handler."""
+        self.has_other_tasks = False
+        """True once a step was asked for in a task or a thread that the handler made."""
         self.conflict: StepConflict | None = None
         """The first place at which the handler did not ask for what is recorded. Nothing is called after it."""
 
@@ -145,7 +147,9 @@ class Steps:
             raise self.conflict
         asleep = self._asleep.get(_BRANCH.get())
         if asleep is not None:
-            # Code of a `finally` or a bare `except`: the handler gets here again, once the wait is over.
+            # Code of a `finally` or a bare `except`, or of a task: the handler gets here again, once the wait is over.
+            if not self.is_in_own_task and (task := asyncio.current_task()) is not None:
+                task.add_done_callback(_retrieved)
             raise asleep
 
     def suspend(self, asleep: Suspended) -> NoReturn:
@@ -183,6 +187,7 @@ class Steps:
 
     def find(self, name: str, facts: dict[str, Any] | None = None, *, call: str = "run.step") -> dict[str, Any] | None:
         """Return a step that is recorded, None if it is not. Raises `StepConflict` if it is another one."""
+        self.has_other_tasks |= not self.is_in_own_task
         self.require_outside(call if name.startswith(OWN) else f"run.step({name!r})")
         if name in self.asked:
             raise holdfast.InvalidRequest(*_used_before(name, call))
@@ -318,11 +323,12 @@ class Steps:
     async def require_all_asked_before_a_wait(self) -> None:
         """Raise `StepConflict` if the handler waits before it has asked for a step that this run has recorded.
 
-        It got further in an earlier call. Tasks and threads that it has made get a moment to ask.
+        It got further in an earlier call. A handler with tasks or threads of its own is compared when it ends: the
+        wait may begin before they ask.
         """
         if self.unasked():
             await asyncio.sleep(ASK_S)
-        for name in self.unasked():
+        for name in () if self.has_other_tasks else self.unasked():
             self.refuse(name, "it is recorded, and the handler waits before it")
 
     def require_children_asked(self) -> None:
@@ -342,6 +348,12 @@ class Steps:
         # A call that was cut may be cut before it begins when the handler runs again.
         failed = (name for name, failures in self.journal.retried.items() if CUT not in failures[-1])
         return [name for name in dict.fromkeys((*self.journal.steps, *failed)) if name not in known]
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """Take the end of a task whose run sleeps: asyncio would log that no code awaited it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _used_before(name: str, call: str) -> tuple[str, str]:
