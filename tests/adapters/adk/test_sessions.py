@@ -317,6 +317,28 @@ def test_a_damaged_session_is_damage_and_another_with_such_a_key_is_not_listed(u
     run(url, body)
 
 
+@pytest.mark.parametrize("state", [{"format": 1}, {"format": 1, "state": 5}], ids=str)
+@pytest.mark.parametrize("key", ["adk/app/ada/s1", "adk-state/app", "adk-state/app/ada"])
+def test_a_damaged_state_is_damage_wherever_it_is_kept(key: str, state: Any) -> None:
+    async def body(service: HoldfastSessionService) -> None:
+        held = await service.create_session(**PLACE, state={"app:a": 1, "user:b": 1})
+        store = await service._source.store()
+        damage = holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=state))
+        receipt = await store.sessions.handle(key).commit(damage)
+        if key == "adk/app/ada/s1":
+            held._storage_update_marker = str(receipt.revision)
+        for call in (
+            service.get_session(**PLACE),
+            service.append_event(held, event_of(1, {"app:a": 2, "user:b": 2, "c": 2})),
+            service.list_sessions(app_name="app"),
+        ):
+            with pytest.raises(holdfast.Corrupt) as info:
+                await call
+            assert info.value.key == key
+
+    run("memory:", body)
+
+
 def test_a_list_can_do_without_reading_sessions(url: str) -> None:
     async def body(service: HoldfastSessionService) -> None:
         for name in ("a", "b"):

@@ -296,7 +296,7 @@ def _session_of(app_name: str, user_id: str, session_id: str, view: SessionView)
             id=session_id,
             app_name=app_name,
             user_id=user_id,
-            state=dict(document["state"]),
+            state=_state_of(view),
             events=events,
             last_update_time=events[-1].timestamp if events else document["created_at"],
         )
@@ -307,6 +307,11 @@ def _session_of(app_name: str, user_id: str, session_id: str, view: SessionView)
 def _document_of(view: SessionView) -> dict[str, Any]:
     assert view.checkpoint is not None
     return cast("dict[str, Any]", view.checkpoint.turn_state)
+
+
+def _state_of(view: SessionView) -> dict[str, Any]:
+    with reading(view.session_id):
+        return {**_document_of(view)["state"]}
 
 
 def _require_format(key: str, view: SessionView) -> None:
@@ -329,9 +334,8 @@ def _commit_of(session: Session, node: holdfast.Node, view: SessionView, deltas:
     marker = _marker(session)
     checkpoint: holdfast.Checkpoint | None = None
     if deltas.session:
-        document = _document_of(view)
-        merged = cast("dict[str, Any]", document["state"]) | deltas.session
-        checkpoint = holdfast.Checkpoint(turn_state={**document, "state": merged})
+        merged = _state_of(view) | deltas.session
+        checkpoint = holdfast.Checkpoint(turn_state={**_document_of(view), "state": merged})
     return holdfast.Commit(
         turn_id=name_after(node.id),
         # The content of the event alone: a retry finds it, whatever the state has become since.
@@ -378,7 +382,7 @@ async def _with_shared(
 
 async def _merge(tx: holdfast.Store, key: str, view: SessionView | None, delta: dict[str, Any]) -> None:
     """Apply a change to the state of an app or a user, on top of what was read."""
-    before: dict[str, Any] = {} if view is None else _document_of(view)["state"]
+    before = {} if view is None else _state_of(view)
     checkpoint = holdfast.Checkpoint(turn_state={"format": FORMAT, "state": before | delta})
     revision = 0 if view is None else view.revision
     try:
@@ -405,7 +409,7 @@ async def _state_view(store: holdfast.Store, key: str) -> SessionView | None:
 
 async def _state_at(store: holdfast.Store, key: str) -> dict[str, Any]:
     view = await _state_view(store, key)
-    return {} if view is None else dict(_document_of(view)["state"])
+    return {} if view is None else _state_of(view)
 
 
 def _wanted(events: Sequence[Event], config: GetSessionConfig | None) -> list[Event]:
