@@ -383,6 +383,7 @@ class Proxy(BaseHTTPRequestHandler):
 
     port: ClassVar[int] = 0
     PREFIX: ClassVar[str] = "/edge"
+    user: ClassVar[str] = "ada"
 
     def do_GET(self) -> None:
         if not self.path.startswith(f"{self.PREFIX}/"):
@@ -392,7 +393,7 @@ class Proxy(BaseHTTPRequestHandler):
         passed = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
         upstream = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
         path = self.path.removeprefix(self.PREFIX)
-        upstream.request(self.command, path, self.rfile.read(size) if size else None, {**passed, "x-user": "ada"})
+        upstream.request(self.command, path, self.rfile.read(size) if size else None, {**passed, "x-user": self.user})
         answer = upstream.getresponse()
         self.send_response(answer.status)
         for name, value in answer.getheaders():
@@ -441,7 +442,10 @@ def behind_a_proxy(url: str) -> Generator[str]:
             proxy.shutdown()
 
 
-def test_a_mounted_inspector_is_live_and_heals_behind_a_proxy(browser: Any, url: str) -> None:
+def test_a_mounted_inspector_is_live_and_heals_behind_a_proxy(
+    browser: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who is signed out meanwhile sees no further change."""
     with behind_a_proxy(url) as base:
         browser.go(f"{base}/")
         browser.wait(LIVE, TIMEOUT_S)
@@ -458,6 +462,10 @@ def test_a_mounted_inspector_is_live_and_heals_behind_a_proxy(browser: Any, url:
         )
         browser.wait("document.getElementById('notice')?.textContent === 'Done.'", TIMEOUT_S)
         assert browser.value("location.pathname") == "/edge/ops/pages/session"
+        monkeypatch.setattr(Proxy, "user", "eve")
+        browser.wait("document.getElementById('notice').textContent.startsWith('You are signed out.')", TIMEOUT_S)
+        monkeypatch.undo()
+        browser.wait(LIVE, TIMEOUT_S)
         port = Proxy.port
         with pytest.raises(HTTPError) as refused:
             urlopen(f"http://127.0.0.1:{port}/ops/pages/sessions", timeout=TIMEOUT_S)

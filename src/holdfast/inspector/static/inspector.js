@@ -116,13 +116,16 @@ async function refused() {
   if (source === null || source.readyState !== EventSource.CLOSED) return;
   asking = setTimeout(connect, RETRY_MS);
   const answer = await fetch(SCRIPT, { cache: "no-store" }).catch(() => null);
-  if (source === null || answer === null || answer.status !== 403) return;
+  if (source === null || answer === null || ![401, 403].includes(answer.status)) return;
+  const isNewToken = (await answer.text()).startsWith("The token");
   tell("signed out");
   if (notice.dataset.away === "yes" && notice.querySelector("a")) return;
   const again = document.createElement("a");
   again.href = location.href;
   again.textContent = "load this page again";
-  announce("The inspector was started again, and has a new token. Open the address that it printed: this page goes on then, or ", again, ".");
+  announce(isNewToken
+    ? "The inspector was started again, and has a new token. Open the address that it printed: this page continues then, or "
+    : "You are signed out. Sign in, in another tab: this page continues then, or ", again, ".");
 }
 
 // A browser opens six connections to a server at most: a tab that is not seen keeps none of them.
