@@ -212,7 +212,7 @@ def test_a_run_of_a_version_without_a_handler_is_warned_of_and_explained(
     worker.stop()
     thread.join(WAIT_S)
     assert (cause.name, cause.standing) == ("no-worker", "stuck")
-    assert "it is of version '1', and the live workers handle 2, 3 of its kind" in cause.problem
+    assert "it is of version '1', and of its kind the live workers handle only '2', '3'" in cause.problem
 
 
 def test_kinds_of_other_live_workers_and_housekeeping_are_not_warned_of(

@@ -241,7 +241,8 @@ def _unclaimed_run(facts: ProcessFacts, process: Process, run: Run) -> Cause:
     workers = facts.workers.handle(run.kind)
     if not any(run.version in one.versions.get(run.kind, (run.version,)) for one in workers):
         known = sorted({each for one in workers for each in one.versions[run.kind]})
-        of_version = f"it is of version {run.version!r}, and the live workers handle {', '.join(known)} of its kind"
+        handled = ", ".join(map(repr, known))
+        of_version = f"it is of version {run.version!r}, and of its kind the live workers handle only {handled}"
         problem = f"{of_version}: start a worker of that version" if workers else no_worker(facts.workers, run.kind)
         return Cause("no-worker", "stuck", problem, since_ms=since_ms, attempt=process.attempt or None)
     return Cause(
