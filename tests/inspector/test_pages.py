@@ -27,7 +27,7 @@ from holdfast.inspector.app import PAGES
 from holdfast.inspector.conversation import blocks_of
 from holdfast.inspector.source import Source
 from holdfast.operations import workers
-from holdfast.processes import BySession, Provenance, Run
+from holdfast.processes import BySession, Provenance, Run, SignalWait
 from holdfast.store import Maintenance
 from holdfast.triggers import SubscriptionDraft
 from holdfast.workers import WorkerInfo
@@ -776,6 +776,10 @@ def test_every_session_of_a_stuck_run_limit_or_trigger_is_found_once(
         assert store.queue.claim("holder", owner_id="dead", ttl_ms=3_600_000) is not None
         for number in range(7):
             provenance = Provenance(by["both" if number % 2 else "runs"])
+            store.processes.start("asking", id=f"waits {number}", provenance=provenance)
+            asking = store.processes.claim_next(owner_id="w1", kinds=["asking"])
+            assert asking is not None
+            store.processes.suspend(asking.lease, seen=0, wait=SignalWait("approve", ordinal=1))
             store.processes.start("unknown", id=f"r{number}", provenance=provenance)
         for key in ("fired", "failed", "both", "both"):
             draft = SubscriptionDraft(source_type="cron", source_key=key, target=Run("x"), registrant=by[key])

@@ -145,10 +145,13 @@ async def _dead(store: holdfast.Store, after: str | None) -> tuple[Iterable[str]
 async def _begun(
     found: list[tuple[str, str]], after: str | None, first: Callable[[str], Awaitable[str | None]]
 ) -> list[str]:
-    """Return the sessions whose first item is among these: on a later page, others were listed before."""
+    """Return the sessions whose first item is among these: on a later page, others were listed before.
+
+    A session whose first item is not found is listed: it is better seen twice than not at all.
+    """
     items = dict(reversed(found))
     ids = dict.fromkeys(id for id, _ in found)
-    return [id for id in ids if after is None or await first(id) == items[id]]
+    return [id for id in ids if after is None or await first(id) in {None, items[id]}]
 
 
 async def _paused(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
@@ -184,13 +187,23 @@ def _subscribers(deliveries: Iterable[holdfast.triggers.TriggerDelivery]) -> lis
 
 
 async def _with_processes(store: holdfast.Store, after: str | None) -> tuple[Iterable[str], str | None]:
+    now_ms = await store.now_ms()
+
     async def first(id: str) -> str | None:
-        return next((one.id for one in await store.processes.list(started_by=id, limit=1)), None)
+        started = await store.processes.list(started_by=id, limit=STUCK_PAGE)
+        return next((one.id for one in started if _may_be_stuck(one, now_ms)), None)
 
     page = await store.processes.list(after=after, limit=STUCK_PAGE)
-    started = [(one.provenance.originator, one.id) for one in page]
+    started = [(one.provenance.originator, one.id) for one in page if _may_be_stuck(one, now_ms)]
     of_sessions = [(by.scope.session_id, id) for by, id in started if isinstance(by, holdfast.processes.BySession)]
     return await _begun(of_sessions, after, first), page.next
+
+
+def _may_be_stuck(process: holdfast.processes.Process, now_ms: int) -> bool:
+    """Return False for a run that only sleeps or waits for a signal: a store may have many."""
+    is_due = process.due_at_ms is not None and process.due_at_ms <= now_ms
+    waits_for_child = any(one.kind == "child" for one in process.waits)
+    return is_due or process.is_held or waits_for_child or not process.suspended
 
 
 LISTINGS: tuple[Listing, ...] = (_held, _dead, _paused, _ready, _undelivered, _not_started, _with_processes)
