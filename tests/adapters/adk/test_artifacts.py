@@ -136,7 +136,7 @@ def test_a_newer_format_is_refused(url: str) -> None:
     ],
     ids=str,
 )
-def test_a_session_that_is_no_file_is_refused_and_a_damaged_list_is_damage(
+def test_a_session_without_a_file_is_refused_and_a_damaged_list_is_corrupt(
     state: Any, error: type[holdfast.HoldfastError]
 ) -> None:
     async def body(service: HoldfastArtifactService) -> None:
