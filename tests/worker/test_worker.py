@@ -896,3 +896,18 @@ def test_a_turn_that_is_always_overtaken_fails_with_advice(url: str, store: hold
     assert (len(calls), dead.attempts) == (8, 2)
     assert "session.enqueue" in (dead.last_error or "")
     assert "redo the call" not in (dead.last_error or "")
+
+
+def test_a_handler_cannot_drop_the_claim_that_its_turn_settles(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+
+    async def answer(turn: Any) -> None:
+        turn.claim = None
+
+    worker.turn(retry=Retry(1))(answer)
+    batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["hi"]))
+    worker.run(until_idle=True)
+    found = store.queue.get("chat", batch.batch_id)
+    assert found is not None
+    assert found.state == "dead"
+    assert "AttributeError" in str(found.last_error)

@@ -46,8 +46,7 @@ class TurnValues:
     def __init__(self, session_id: str, turn_id: str, claim: WorkClaim | None = None) -> None:
         self.session_id = session_id
         self.turn_id = turn_id
-        self.claim: WorkClaim | None = claim
-        """The claim that the commit settles, with the work that joined it; None if the turn has none."""
+        self._claim = claim
         self.cancelled = False
         """True once the worker that runs the turn has given it up. A handler in a thread should return then."""
         self.store: Any = None
@@ -86,6 +85,11 @@ class TurnValues:
         return 0 if self._view is None else self._view.revision
 
     @property
+    def claim(self) -> WorkClaim | None:
+        """The claim that the commit settles, with the work that joined it; None if the turn has none."""
+        return self._claim
+
+    @property
     def inputs(self) -> list[Any]:
         """The payloads of the claim, in order: what the turn answers."""
         batches = () if self.claim is None else self.claim.batches
@@ -94,9 +98,13 @@ class TurnValues:
     @property
     def input(self) -> Any:
         """The first payload of the claim, None if it has none."""
-        if self.claim is None:
-            raise InvalidRequest("turn.input", "needs a claim: pass `claim=` to session.turn(...), or run a worker")
+        self._require_claim("turn.input")
         return self.inputs[0] if self.inputs else None
+
+    def _require_claim(self, field: str) -> WorkClaim:
+        if self._claim is None:
+            raise InvalidRequest(field, "needs a claim: pass `claim=` to session.turn(...), or run a worker")
+        return self._claim
 
     @property
     def ended(self) -> RunEnded | None:
@@ -340,9 +348,7 @@ class Turn(TurnValues):
     def buffer(self, value: Document) -> bool:
         """Emit a value. Return True if the caller has to flush."""
         self._require_open()
-        if self.claim is None:
-            raise InvalidRequest("turn.claim", "needs a claim: pass `claim=` to session.turn(...), or run a worker")
-        return self.emitter.emit(value, self.claim)
+        return self.emitter.emit(value, self._require_claim("turn.claim"))
 
     async def flush(self) -> None:
         """Write what was emitted, now. Not needed: it is written within 50 ms."""
@@ -367,16 +373,13 @@ class Turn(TurnValues):
 
             self._joining = asyncio.Lock()
         async with self._joining:
-            # A second call at the same time would widen the claim from before the first one.
-            return await self._more()
+            return await self._more()  # A second call meanwhile would widen the claim from before this one.
 
     async def _more(self) -> list[Any]:
         self._require_open()
-        if self.claim is None:
-            raise InvalidRequest("turn.claim", "needs a claim: pass `claim=` to session.turn(...), or run a worker")
         before = len(self.inputs)
         for _ in range(MORE_BATCHES):
-            joining = self._join(self.claim)
+            joining = self._join(self._require_claim("turn.claim"))
             if not await (uncut(joining) if self.suspends else joining):
                 break
         return self.inputs[before:]
@@ -384,8 +387,7 @@ class Turn(TurnValues):
     async def _join(self, held: WorkClaim) -> bool:
         """Let work join the claim. Return False if no work is left."""
         wider = await self._widen(held)
-        if wider is not None:
-            self.claim = wider
+        self._claim = wider or held
         return wider is not None
 
     async def attach(
