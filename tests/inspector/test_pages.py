@@ -598,11 +598,11 @@ def test_sessions_are_found_by_their_messages_within_a_budget(
     assert re.findall(
         r">(many-\d\d)</a>", client.get("/sessions", params={"message": "héllo", "text": "-07"}).text
     ) == ["many-07"]
-    monkeypatch.setattr(searching, "SAID_SESSIONS", 10)
+    monkeypatch.setattr(searching, "MESSAGE_SESSIONS", 10)
     page = client.get("/sessions", params={"message": "hello"}).text
     assert "0 found among 10 sessions; there are more to search." in page
-    monkeypatch.setattr(searching, "SAID_SESSIONS", 200)
-    monkeypatch.setattr(searching, "SAID_S", 0.0)
+    monkeypatch.setattr(searching, "MESSAGE_SESSIONS", 200)
+    monkeypatch.setattr(searching, "MESSAGE_S", 0.0)
     assert "0 found among 10 sessions; there are more" in client.get("/sessions", params={"message": "hello"}).text
 
 
