@@ -28,7 +28,7 @@ from tests.inspector.conftest import SESSION
 from tests.inspector.test_pages import ADDRESSES
 
 import holdfast
-from holdfast.inspector import inspector
+from holdfast.inspector import app, inspector
 from holdfast.inspector.app import LOOK_EVERY_S, STILL
 from holdfast.inspector.views import MOST_PAYLOAD
 
@@ -446,6 +446,8 @@ def test_a_mounted_inspector_is_live_and_heals_behind_a_proxy(
     browser: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user who is signed out meanwhile sees no further change."""
+    monkeypatch.setattr(app, "STREAM_S", 1.0)
+    monkeypatch.setattr(app, "PAUSE_FACTOR", 0)
     with behind_a_proxy(url) as base:
         browser.go(f"{base}/")
         browser.wait(LIVE, TIMEOUT_S)
@@ -464,7 +466,7 @@ def test_a_mounted_inspector_is_live_and_heals_behind_a_proxy(
         assert browser.value("location.pathname") == "/edge/ops/pages/session"
         monkeypatch.setattr(Proxy, "user", "eve")
         browser.wait("document.getElementById('notice').textContent.startsWith('You are signed out.')", TIMEOUT_S)
-        monkeypatch.undo()
+        monkeypatch.setattr(Proxy, "user", "ada")
         browser.wait(LIVE, TIMEOUT_S)
         port = Proxy.port
         with pytest.raises(HTTPError) as refused:
