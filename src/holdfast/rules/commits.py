@@ -133,7 +133,7 @@ def check_commit(commit: object, session_id: str | None, limits: Limits, *, seed
         usage=ledgers.check_usage(given.usage, limits),
         completes=claims.check_completions(given.completes, target, limits),
         attachments=_check_attachments(given.attachments, limits),
-        enqueues=_check_enqueues(given.enqueues, target, limits),
+        enqueues=queue.check_drafts(given.enqueues, target, limits),
         starts=starts.check_starts(given.starts, target, turn_id or seed, limits),
         tombstones=tombstones.check_ids("tombstones", given.tombstones, limits),
         lease=None if given.lease is None else leases.check_session_lease("lease", given.lease, target, limits),
@@ -164,18 +164,6 @@ def _check_attachments(value: object, limits: Limits) -> tuple[str, ...]:
     ids = checks.sequence("attachments", value, most=limits.commit_items)
     return tuple(
         dict.fromkeys(checks.identifier(f"attachments[{index}]", one, limits) for index, one in enumerate(ids))
-    )
-
-
-def _check_enqueues(value: object, session_id: str, limits: Limits) -> tuple[queue.BatchIntent, ...]:
-    if value is checks.LEFT_OUT:
-        return ()
-    drafts = checks.sequence("enqueues", value, most=limits.commit_items)
-    return tuple(
-        [
-            queue.check_draft(f"enqueues[{index}]", draft, limits, session_id=session_id)
-            for index, draft in enumerate(drafts)
-        ]
     )
 
 
@@ -501,13 +489,9 @@ def predecessors(intent: CommitIntent, facts: CommitFacts, before: TurnBody) -> 
 
 def body_refs(body: TurnBody) -> tuple[str, ...]:
     """Return every ref that a revision needs, each once."""
-    refs = dict.fromkeys(body.manifest.refs.values() if body.manifest else ())
-    refs |= dict.fromkeys(body.frame_state_refs)
-    if body.config_ref is not None:
-        refs[body.config_ref] = None
-    if body.frames_ref is not None:
-        refs[body.frames_ref] = None
-    return tuple(refs)
+    refs = [*(body.manifest.refs.values() if body.manifest else ()), *body.frame_state_refs]
+    refs += [ref for ref in (body.config_ref, body.frames_ref) if ref is not None]
+    return tuple(dict.fromkeys(refs))
 
 
 def encode_refs(body: TurnBody) -> bytes:

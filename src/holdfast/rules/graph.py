@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from operator import lt
 from typing import NamedTuple, cast
 
 import msgspec
@@ -81,12 +82,10 @@ def _check_node(field: str, value: object, limits: Limits, seed: tuple[str, str]
         parent=UNSET if parent is UNSET else checks.optional_identifier(f"{field}.parent", parent, limits),
         kind=checks.identifier(f"{field}.kind", node.kind, limits),
         payload=check_payload(f"{field}.payload", node.payload, limits),
-        # Most nodes have none of these: then the names of the fields are not made, either.
+        # Most nodes have neither: then the names of the fields are not made.
         frame_id=None if node.frame_id is None else checks.identifier(f"{field}.frame_id", node.frame_id, limits),
         caused_by=None if node.caused_by is None else checks.document(f"{field}.caused_by", node.caused_by, limits),
-        created_at_ms=None
-        if node.created_at_ms is None
-        else checks.whole(f"{field}.created_at_ms", node.created_at_ms),
+        created_at_ms=checks.optional_whole(f"{field}.created_at_ms", node.created_at_ms),
         is_derived=is_derived,
     )
 
@@ -174,14 +173,10 @@ def chained(
 
     A node without a parent has the one that `_attach` gives it; nodes that follow the head's leaf get `first_parent`.
     """
-    placed: dict[str, Placed] = {}
-    awaited: set[str] = set()
-    for index, (intent, attached) in enumerate(zip(intents, _attach(intents, stored), strict=True)):
-        parent = first_parent if isinstance(attached, UnsetType) else attached
-        if parent is not None and parent not in placed:
-            awaited.add(parent)
-        placed[intent.id] = Placed(index, intent, parent)
-    if awaited.isdisjoint(placed):
+    parents = [first_parent if isinstance(one, UnsetType) else one for one in _attach(intents, stored)]
+    placed = {intent.id: Placed(index, intent, parents[index]) for index, intent in enumerate(intents)}
+    places = [-1 if parent is None or parent not in placed else placed[parent].index for parent in parents]
+    if all(map(lt, places, range(len(intents)))):
         return list(placed.values())
     order: dict[str, Placed] = {}
     for one in placed.values():
@@ -283,14 +278,11 @@ def further_ids(
 
     These are the head's leaf, if a new node follows it, and the parents of tombstoned nodes that are sent again.
     """
-    live_node_keys: set[str] = set()
-    for intent in intents:
-        row = stored.get(intent.id)
-        if row is not None and row.mark == TOMBSTONED and row.parent_id is not None:
-            live_node_keys.add(row.parent_id)
+    known = [stored[intent.id] for intent in intents if intent.id in stored]
+    needed = {row.parent_id for row in known if row.mark == TOMBSTONED and row.parent_id is not None}
     if leaf is not None and leaf[1] not in stored and follows_head(intents, stored):
-        live_node_keys.add(leaf[1])
-    return tuple(sorted(live_node_keys - stored.keys())) if live_node_keys else ()
+        needed.add(leaf[1])
+    return tuple(sorted(needed - stored.keys())) if needed else ()
 
 
 def place_nodes(  # noqa: PLR0913 - a placement rests on as many facts
@@ -313,7 +305,7 @@ def place_nodes(  # noqa: PLR0913 - a placement rests on as many facts
     """
     order = chained(field, intents, first_parent=None if leaf is None else leaf[1], stored=stored)
     known = [(one, stored[one.intent.id]) for one in order if one.intent.id in stored]
-    differing = [(one, row) for one, row in known if not _same_node(one.intent, row)] if known else []
+    differing = [(one, row) for one, row in known if not _same_node(one.intent, row)]
     if differing and not keep:
         one, row = differing[0]
         raise NodeConflict(session.session_id, one.intent.id, vacuumed=_is_gone(row), derived=one.intent.is_derived)
@@ -328,8 +320,7 @@ def place_nodes(  # noqa: PLR0913 - a placement rests on as many facts
         intent = one.intent
         if intent.id in stored:
             continue
-        if one.parent is not None and one.parent not in keys:
-            _require_parent(field, one, one.parent, keys, hidden, leaf)
+        _require_parent(field, one, one.parent, keys, hidden, leaf)
         position += 1
         if position > NODES_PER_SESSION:
             raise InvalidRequest(field, f"a session holds at most {NODES_PER_SESSION} nodes", limit=NODES_PER_SESSION)

@@ -83,6 +83,15 @@ def check_draft(
     )
 
 
+def check_drafts(value: object, session_id: str, limits: Limits) -> tuple[BatchIntent, ...]:
+    """Check the follow-up work of a commit, which is for its session unless a draft names another."""
+    if value is checks.LEFT_OUT:
+        return ()
+    drafts = checks.sequence("enqueues", value, most=limits.commit_items)
+    places = [f"enqueues[{index}]" for index in range(len(drafts))]
+    return tuple(check_draft(*each, limits, session_id=session_id) for each in zip(places, drafts, strict=True))
+
+
 def own_draft(draft: WorkDraft) -> BatchIntent:
     """Return the intent of a draft that the store itself makes.
 
