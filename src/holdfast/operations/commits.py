@@ -103,6 +103,8 @@ async def by_rule(
         if wanted is not None:
             return session, wanted
         await attachments.take_over(tx, copies, inheritance)
+    if tx.judges_turns:
+        plan = rules.with_proofs(plan, intent, session)
     await _write(tx, session, intent, plan, facts.batches)
     if plan.blobs:
         key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)

@@ -309,6 +309,11 @@ def plan_on(
     """
     _require_head(intent, session, facts)
     plan = _plan(intent, session, facts, (), (), before=before, targets={}, batch_ids=batch_ids, now_ms=UNTIMED)
+    return with_proofs(plan, intent, session)
+
+
+def with_proofs(plan: TurnPlan, intent: CommitIntent, session: SessionRow) -> TurnPlan:
+    """Return the plan with all that a database judges by when it writes it: claims, lease and stored nodes."""
     return msgspec.structs.replace(
         plan,
         claims=tuple([claims.proof_of(completion) for completion in intent.completes]),

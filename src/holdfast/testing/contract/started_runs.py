@@ -57,6 +57,17 @@ class StartedRunContract(Contract):
         assert woken(store) == [holdfast.processes.RunEnded(run_id, holdfast.processes.Completed({"text": LARGE}))]
         assert store.maintenance.verify().findings == ()
 
+    def test_a_turn_that_starts_a_run_settles_its_work(self, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        batch = session.enqueue("question")
+        claim = store.queue.claim("chat", owner_id="w1", exclusive=True)
+        assert claim is not None
+        with session.turn(claim=claim) as turn:
+            turn.start("research")
+        settled = store.queue.get("chat", batch.batch_id)
+        assert settled is not None
+        assert (settled.state, settled.settled_revision) == ("completed", 1)
+
     def test_the_end_of_a_run_comes_as_the_kind_of_the_turn_that_started_it(self, store: BlockingStore) -> None:
         session = store.sessions.create("chat")
         session.enqueue("question", kind="chat")
