@@ -210,7 +210,7 @@ def try_quietly(call: Callable[[], object]) -> None:
 def check_columns(seed_text: str, path: Path) -> None:
     """Put hostile bytes into each column of bytes, and read them in every way through a store that was open before."""
     chance = random.Random(seed_text)
-    seed(path, path.with_name("shelf"))
+    seed(path, path.with_name("byte_store"))
     one = corpus(chance)
     outside = apsw.Connection(str(path))
     columns = [

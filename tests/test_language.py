@@ -33,6 +33,13 @@ OPENING_OF_NAME = re.compile(rf"^test {OPENING}", re.IGNORECASE)
 TEXT = r"\"\"\"(?s:.*?)(?<!\\)\"\"\"|'''(?s:.*?)'''|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
 TOKEN = re.compile(rf"#[^\n]*|(?P<start>^[ ]*)?(?<![A-Za-z0-9_])[rbf]*(?P<text>{TEXT})", re.MULTILINE)
 """A comment or a string literal. A tokeniser would take a hundred times as long."""
+FIGURATIVE = re.compile(
+    r"(?:un)?(?:told|heard)|hear|said|spoken|heed|furnish|crew|knot|errand|doom(?:ed)?|curtain|hire|dawdle|bell|chore|"
+    r"dice|fate|patien(?:ce|t)|stubborn|nudged?|bearers?|borne|founder|heir|grave|forgive|astray|abroad|roomy|shelf"
+)
+"""Words in names that a reader would have to ask about. Each has a plain one, such as answer, wait, random or batch."""
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 IDS = re.compile(r"\bids?=(\[[^\]]*\]|\"[^\"]*\")")
 CODE = re.compile(r"^(`{3,}).*?^\1$", re.DOTALL | re.MULTILINE)
@@ -95,6 +102,12 @@ def faults_of_name(name: str) -> bool:
     return FAULT.search(words) is not None or OPENING_OF_NAME.match(words) is not None
 
 
+def figurative_names(source: str) -> set[str]:
+    """Return the names in a program that have a figurative word, outside of its comments and string literals."""
+    names = set(IDENTIFIER.findall(TOKEN.sub(" ", source)))
+    return {name for name in names if any(FIGURATIVE.fullmatch(word.lower()) for word in WORD_OF_NAME.findall(name))}
+
+
 def files(names: Sequence[str], *endings: str) -> list[Path]:
     """Return files with these endings, and those of folders, but for hidden folders such as the peers' packages."""
     found = [path for name in names for path in ([ROOT / name] if "." in name else sorted((ROOT / name).rglob("*")))]
@@ -126,6 +139,20 @@ def test_names_of_tests_are_plain() -> None:
         names = [*TEST.findall(source), *IDS.findall(source)]
         found += [f"{path.relative_to(ROOT)}: {name}" for name in names if faults_of_name(name)]
     assert found == []
+
+
+def test_names_in_the_library_are_not_figurative() -> None:
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in files(["src"], ".py")
+        if (names := figurative_names(path.read_text(encoding="utf-8")) | figurative_names(path.stem))
+    }
+    assert found == {}
+
+
+def test_a_figurative_name_is_noticed() -> None:
+    source = 'class DiceRoll: ...\nx = "told"  # heard\nself._patience_s = who_was_told(Teller, chores)\n'
+    assert figurative_names(source) == {"DiceRoll", "_patience_s", "who_was_told"}
 
 
 def test_pages_are_plain() -> None:

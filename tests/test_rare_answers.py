@@ -87,5 +87,5 @@ def test_a_server_renews_the_lease_beside_a_lost_one(clean_postgres_url: str) ->
             store.processes.register(holdfast.ProcessRegistration(name, External()))
             leases.append(store.leases.claim(OnProcess(name), owner_id="w", ttl_ms=60_000))
         store.processes.complete("ended", Completed())
-        beat = store.workers.heartbeat(ttl_ms=60_000, leases=leases)
-        assert [one is not None for one in beat.leases] == [False, True]
+        answer = store.workers.heartbeat(ttl_ms=60_000, leases=leases)
+        assert [one is not None for one in answer.leases] == [False, True]

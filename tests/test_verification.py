@@ -35,7 +35,7 @@ HASH_OF_EVENT = "74234e98afe7498fb5daf1f36ac2d78acc339464f950703b8c019892f982b90
 WAIT_S = 60
 
 
-class Shelf:
+class ByteStore:
     """Attachment bytes in a dictionary."""
 
     def __init__(self) -> None:
@@ -65,8 +65,8 @@ class Bench:
             self.backend = SqliteBackend.open(folder / "state.db", options, self.clock, BlockingWaiting())
         self.store = self.open()
 
-    def open(self, shelf: Shelf | None = None) -> BlockingStore:
-        return BlockingStore(Store(Context(self.backend, holdfast.Limits(), shelf)), self.backend)
+    def open(self, byte_store: ByteStore | None = None) -> BlockingStore:
+        return BlockingStore(Store(Context(self.backend, holdfast.Limits(), byte_store)), self.backend)
 
     def write(self, method: str, *arguments: Any) -> None:
         """Put rows into the tables that no operation of the library would put there."""
@@ -304,14 +304,14 @@ def test_a_delivery_from_nowhere_to_nowhere_is_named_twice(bench: Bench) -> None
 
 
 def test_bytes_outside_are_checked_only_by_a_store_that_knows_their_place(bench: Bench) -> None:
-    shelf = Shelf()
-    aware = bench.open(shelf)
+    byte_store = ByteStore()
+    aware = bench.open(byte_store)
     session = aware.sessions.create("chat")
     session.attachments.commit_refs([session.attachments.put(b"abc").id])
     session.attachments.put(b"not yet permanent")
     session.attachments.record_intent("photo", uri="s3://photo")
     assert aware.maintenance.verify().findings == ()
-    shelf.held.clear()
+    byte_store.held.clear()
     (lost,) = aware.maintenance.verify().findings
     assert (lost.table, lost.key) == ("attachment_objects", ABC)
     assert lost.problem.startswith("the bytes are missing")
@@ -319,7 +319,7 @@ def test_bytes_outside_are_checked_only_by_a_store_that_knows_their_place(bench:
 
 
 def test_bytes_that_were_never_stored_are_found_wherever_the_store_is_opened(bench: Bench) -> None:
-    store = bench.open(Shelf())
+    store = bench.open(ByteStore())
     store.sessions.create("chat").attachments.record_intent(ABC, uri=f"sha256:{ABC}")
     row = r.AttachmentRow(1, ABC, 1, f"sha256:{ABC}", "image/png", 3, None, None, None, 1_000, 1_000, None, "i1")
     bench.write("save_attachment", row)

@@ -95,8 +95,8 @@ def check(field: str, url: str) -> str:
     parts = parsed(url)
     for port, is_certain in () if parts is None else _ports(parts):
         if not _is_port(port):
-            said = f"port {port}" if is_certain else "its port"
-            raise InvalidRequest(field, f"{said} is not from 1 to {HIGHEST_PORT}: use {FORM}")
+            named = f"port {port}" if is_certain else "its port"
+            raise InvalidRequest(field, f"{named} is not from 1 to {HIGHEST_PORT}: use {FORM}")
     if parts is None:
         raise InvalidRequest(
             field,
@@ -131,11 +131,11 @@ def refuse_secret(field: str, path: str) -> None:
 def without_secrets(text: str, words: list[str]) -> str:
     """Replace those of the words in a text that may hold a password."""
     for word in words:
-        for said in (word, word.partition("=")[2]):
-            if said and _may_hold_a_secret(said):
+        for part in (word, word.partition("=")[2]):
+            if part and _may_hold_a_secret(part):
                 # A path of such a word has folded slashes, and a message may show only the beginning of it.
-                folded = str(PurePath(said))
-                for form in (said, repr(said)[1:-1], folded, repr(folded)[1:-1]):
+                folded = str(PurePath(part))
+                for form in (part, repr(part)[1:-1], folded, repr(folded)[1:-1]):
                     text = text.replace(form, "…")
                 text = CREDENTIALS_IN_PATH.sub("…", text)
     return text

@@ -39,11 +39,11 @@ def replay_key(step: str) -> str:
     return f"step:{step}"
 
 
-def spoken(step: str) -> str:
+def shown_step(step: str) -> str:
     """Return a step in the words of the handler: the call of the run that recorded it.
 
-    >>> from holdfast.step_names import spoken
-    >>> spoken("plan"), spoken("~sleep:2"), spoken("~started:writer-1")
+    >>> from holdfast.step_names import shown_step
+    >>> shown_step("plan"), shown_step("~sleep:2"), shown_step("~started:writer-1")
     ("step 'plan'", 'call 2 of run.sleep', "run.start of child 'writer-1'")
     """
     for prefix, call in ((STARTED, "run.start of"), (DETACHED, "run.start of"), (RESULT, "result() of")):

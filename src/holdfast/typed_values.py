@@ -336,9 +336,9 @@ def misfit(value: Any, declared: Any, place: str = "") -> str | None:
     if _is_keyed(declared):
         return _misfit_of_keys(value, declared, place)
     if origin in (typing.Union, types.UnionType):
-        said = [misfit(value, one, place) for one in arguments]
-        fits = None in said
-        inside = next((one for one in said if one is not None and f" at {place}[" in one), None)
+        problems = [misfit(value, one, place) for one in arguments]
+        fits = None in problems
+        inside = next((one for one in problems if one is not None and f" at {place}[" in one), None)
         if not fits and inside is not None:
             return inside
     elif origin is typing.Literal:
@@ -348,7 +348,7 @@ def misfit(value: Any, declared: Any, place: str = "") -> str | None:
         if fits and arguments:
             items: Any = cast("Any", value).items() if isinstance(value, dict) else enumerate(value)
             found = (misfit(item, arguments[-1], f"{place}[{key!r}]") for key, item in items)
-            return next((said for said in found if said is not None), None)
+            return next((one for one in found if one is not None), None)
     elif declared is float:
         fits = isinstance(value, int | float)
     else:
@@ -367,7 +367,7 @@ def _misfit_of_keys(value: Any, declared: Any, place: str) -> str | None:
         if key not in items and _is_required(declared, key, hint):
             return f"expected {name_of(declared)}, got no {key!r}{f' at {place}' if place else ''}"
     found = (misfit(item, hints[key], f"{place}[{key!r}]") for key, item in items.items() if key in hints)
-    return next((said for said in found if said is not None), None)
+    return next((one for one in found if one is not None), None)
 
 
 def _is_required(declared: Any, key: str, hint: Any) -> bool:

@@ -71,7 +71,7 @@ def test_an_alarm_in_work_on_a_folder_reaches_its_caller(
         assert store.maintenance.verify().findings == ()
 
 
-class Shelf:
+class ByteStore:
     """An application's byte store that a handler interrupts or that fails by itself."""
 
     def __init__(self) -> None:
@@ -92,12 +92,12 @@ class Shelf:
 
 
 def test_an_alarm_in_a_place_of_the_application_differs_from_its_failure() -> None:
-    shelf = Shelf()
-    with holdfast.open_blocking("memory:", attachments=shelf) as store:
+    byte_store = ByteStore()
+    with holdfast.open_blocking("memory:", attachments=byte_store) as store:
         session = store.sessions.create("chat")
         with pytest.raises(TimeoutError, match="the caller's deadline"):
             session.attachments.put(b"x")
-        shelf.interrupted, shelf.failed = False, True
+        byte_store.interrupted, byte_store.failed = False, True
         with pytest.raises(holdfast.Unavailable, match="failed with TimeoutError"):
             session.attachments.put(b"x")
 

@@ -85,10 +85,10 @@ from holdfast.testing.contract import (
     WakeContract,
 )
 from holdfast.testing.contract import pages as contract_pages
-from holdfast.testing.contract.attachments import Home, Shelf
+from holdfast.testing.contract.attachments import BytesPlace, ByteStore
 from holdfast.testing.contract.bench import EventLoop
 from holdfast.testing.contract.histories import Program
-from holdfast.testing.contract.outside import Door
+from holdfast.testing.contract.outside import HookedPort
 from holdfast.triggers import SubscriptionDraft
 from holdfast.wait import BlockingWaiting
 
@@ -180,7 +180,7 @@ def wrong_clocks_steal_nothing(_: Path, request: pytest.FixtureRequest) -> None:
 
 def damage_is_never_read_as_nothing(folder: Path, _: pytest.FixtureRequest) -> None:
     whole = folder / "seed.db"
-    seed(whole, folder / "shelf")
+    seed(whole, folder / "byte_store")
     with opened(whole) as store:
         before = answers(store)
     path = damaged(whole, "UPDATE nodes SET payload = X'ff00' WHERE node_id = 'n1'")
@@ -193,29 +193,29 @@ def damage_is_never_read_as_nothing(folder: Path, _: pytest.FixtureRequest) -> N
 
 def a_commit_promises_only_bytes_that_are_stored(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made, failing_as_an_error():
-        door = Door(Shelf(), folder)
+        port = HookedPort(ByteStore(), folder)
         OutsideBytesContract().test_a_commit_never_promises_bytes_that_a_killed_put_did_not_write(
-            made, door, made.clock
+            made, port, made.clock
         )
 
 
 def a_swept_put_counts_no_intent_but_its_own(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
         SharedPutContract().test_a_put_does_not_count_the_intent_of_another_put_that_a_sweep_came_between(
-            made, Door(Shelf(), folder)
+            made, HookedPort(ByteStore(), folder)
         )
 
 
 def puts_of_the_same_bytes_all_count(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
         case = SharedPutContract().test_puts_of_the_same_bytes_all_count_however_many_there_are
-        case(made, Door(Shelf(), folder))
+        case(made, HookedPort(ByteStore(), folder))
 
 
 def bytes_are_moved_by_puts_alone(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made, failing_as_an_error():
         case = AttachmentContract().test_an_intent_alone_never_moves_bytes_between_this_store_and_the_caller
-        case(Home(made, "folder", folder), made)
+        case(BytesPlace(made, "folder", folder), made)
 
 
 def a_sweep_leaves_what_is_not_its_own(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -260,7 +260,7 @@ def an_alarm_in_a_place_outside_is_raised(_folder: Path, _: pytest.FixtureReques
 
 
 def a_vast_key_does_not_spoil_new_sessions(folder: Path, _: pytest.FixtureRequest) -> None:
-    seed(folder / "seed.db", folder / "shelf")
+    seed(folder / "seed.db", folder / "byte_store")
     path = damaged(folder / "seed.db", f"UPDATE sessions SET session_key = {2**62} WHERE session_id = 'fork'")
     assert path is not None
     with opened(path) as store:
@@ -275,7 +275,7 @@ def a_claim_is_judged_before_it_is_believed(_folder: Path, _: pytest.FixtureRequ
 
 
 def a_circle_is_never_shown(folder: Path, _: pytest.FixtureRequest) -> None:
-    seed(folder / "seed.db", folder / "shelf")
+    seed(folder / "seed.db", folder / "byte_store")
     turned = "UPDATE nodes SET parent_key = (SELECT node_key FROM nodes WHERE node_id = 'n2') WHERE node_id = 'n0'"
     path = damaged(folder / "seed.db", turned)
     assert path is not None

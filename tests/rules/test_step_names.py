@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.step_names import spoken
+from holdfast.step_names import shown_step
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from holdfast.step_names import spoken
     ],
 )
 def test_a_step_is_named_by_the_call_that_recorded_it(step: str, said: str) -> None:
-    assert spoken(step) == said
+    assert shown_step(step) == said

@@ -153,7 +153,7 @@ class ColorTag(Tag):
 
 
 @dataclasses.dataclass
-class Shelf:
+class ByteStore:
     boxes: list[Base]
 
 
@@ -169,7 +169,7 @@ class Library(pydantic.BaseModel):
         ({"x": Derived("b", 7)}, dict[str, Base], "a Derived at ['x']"),
         ({"x": [Derived("b", 7)]}, dict[str, list[Base]] | None, "a Derived at ['x'][0]"),
         ({ColorTag("a", "red")}, set[Tag], "a ColorTag has further fields"),
-        (Shelf([Base("a"), Derived("b", 7)]), Shelf, "a Derived at boxes[1]"),
+        (ByteStore([Base("a"), Derived("b", 7)]), ByteStore, "a Derived at boxes[1]"),
         (Library(reports={"r": LongReport(title="Rain", pages=7)}), Library, "a LongReport at reports['r']"),
         ([LongReport(title="Rain", pages=7)], list[Report], "a LongReport at [0]"),
         (Derived("b", 7), Base, "a Derived has further fields"),

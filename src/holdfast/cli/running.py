@@ -170,15 +170,15 @@ def _run(arguments: list[str], terminal: Terminal) -> int:
         except BrokenPipeError:
             pass
         except OSError as error:
-            return _tell(terminal, error, *_said(error, ""), as_json=as_json)
+            return _report(terminal, error, *_code_and_message(error, ""), as_json=as_json)
         return leaving.code if isinstance(leaving.code, int) else 2
     except Unparsed as error:
-        return _tell(
+        return _report(
             terminal, error, 2, _hidden(f"{error}{_dashed(str(error), arguments)}", arguments), as_json=as_json
         )
     if sys.stdout is None:
         # The parent closed it. A file opened from now on could get its descriptor and be overwritten.
-        return _tell(terminal, OSError(), 74, "there is no standard output to write to", as_json=as_json)
+        return _report(terminal, OSError(), 74, "there is no standard output to write to", as_json=as_json)
     command: Command = options.declared
     as_json = options.json
     code: int | None = None
@@ -190,24 +190,24 @@ def _run(arguments: list[str], terminal: Terminal) -> int:
         # The reader closed the pipe, as it may. The command's own result stands.
         code = UNREAD if code is None else code
     except KeyboardInterrupt:
-        code = _tell(terminal, KeyboardInterrupt(), 130, "interrupted", as_json=as_json)
+        code = _report(terminal, KeyboardInterrupt(), 130, "interrupted", as_json=as_json)
     except Exception as error:
         if options.debug:
             import traceback
 
             terminal.traceback(_hidden("".join(traceback.format_exception(error)), arguments))
-        code, message = _said(error, command.name)
+        code, message = _code_and_message(error, command.name)
         message = _suggested(Call(options, terminal), error, message)
-        _tell(terminal, error, code, _hidden(message, arguments), as_json=as_json)
+        _report(terminal, error, code, _hidden(message, arguments), as_json=as_json)
     return code
 
 
-def _tell(terminal: Terminal, error: BaseException, code: int, message: str, *, as_json: bool) -> int:
+def _report(terminal: Terminal, error: BaseException, code: int, message: str, *, as_json: bool) -> int:
     if as_json:
-        said = {"error": type(error).__name__, "message": printable(message), "exit_code": code}
+        document = {"error": type(error).__name__, "message": printable(message), "exit_code": code}
         if isinstance(error, holdfast.HoldfastError):
-            said |= {"retryable": error.retryable, "outcome": error.outcome}
-        terminal.json_error(said)
+            document |= {"retryable": error.retryable, "outcome": error.outcome}
+        terminal.json_error(document)
     else:
         terminal.error(message)
     return code
@@ -251,7 +251,7 @@ def not_taken(command: Command, option: str) -> str:
     return f"{command.name} does not take {option}{reason}: see holdfast {command.name} --help"
 
 
-def _said(error: Exception, command: str) -> tuple[int, str]:
+def _code_and_message(error: Exception, command: str) -> tuple[int, str]:
     """Return the exit code and the message of an error."""
     if isinstance(error, Refused):
         return 1, str(error)

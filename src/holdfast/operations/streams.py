@@ -83,7 +83,7 @@ async def follow(
         return session, Seen(tuple(items), at)  # more turns come first
     rows: list[StreamRow] = []
     if at.claim_id:
-        batch, counts = await _bearer(tx, session, at.turn_id, at.claim_id)
+        batch, counts = await _claimed_batch(tx, session, at.turn_id, at.claim_id)
         rows = await _blocks(tx, session, at.claim_id, at.block) if counts else []
         if not rows:
             void, at = rules.void(at, batch)
@@ -99,11 +99,13 @@ async def _begun(tx: Transaction, session: SessionRow) -> list[StreamRow]:
     first = await tx.first_block(session.family, session.session_key)
     if first is None or await tx.find_turn(session, first.turn_id) is not None:
         return []
-    _, counts = await _bearer(tx, session, first.turn_id, first.claim_id)
+    _, counts = await _claimed_batch(tx, session, first.turn_id, first.claim_id)
     return await _blocks(tx, session, first.claim_id, 0) if counts else []
 
 
-async def _bearer(tx: Transaction, session: SessionRow, turn_id: str, claim_id: str) -> tuple[BatchRow | None, bool]:
+async def _claimed_batch(
+    tx: Transaction, session: SessionRow, turn_id: str, claim_id: str
+) -> tuple[BatchRow | None, bool]:
     """Return the batch that a turn answers, and whether the values of this claim on it count."""
     found = await tx.find_batch_states(session.session_key, [turn_id])
     if not found:  # the caller named the turn

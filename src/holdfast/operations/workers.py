@@ -30,7 +30,7 @@ HELD = 10_000
 HELD_SESSIONS = "held-sessions"
 
 
-class Beat(msgspec.Struct, frozen=True):
+class HeartbeatRequest(msgspec.Struct, frozen=True):
     """A report of a worker, and all that it renews."""
 
     worker: WorkerInfo | None
@@ -39,42 +39,42 @@ class Beat(msgspec.Struct, frozen=True):
     ttl_ms: int
 
 
-async def heartbeat(tx: Transaction, beat: Beat) -> Heartbeat:
+async def heartbeat(tx: Transaction, request: HeartbeatRequest) -> Heartbeat:
     """Renew claims and leases, each on its own: a lost one does not stop the others."""
-    answer = await tx.renew_all(_params(beat))
+    answer = await tx.renew_all(_params(request))
     if answer is not None:
         ends = list(answer.expires_at_ms)
         claimed = tuple(
             None if end is None else claim_rules.lasting_until(claim, end)
-            for claim, end in zip(beat.claims, ends, strict=False)
+            for claim, end in zip(request.claims, ends, strict=False)
         )
         held = tuple(
             None if end is None else msgspec.structs.replace(lease, expires_at_ms=end)
-            for lease, end in zip(beat.leases, ends[len(beat.claims) :], strict=True)
+            for lease, end in zip(request.leases, ends[len(request.claims) :], strict=True)
         )
         for lease in held:
             if lease is not None:
                 leases.notify_waiters(tx, lease.resource)
         return Heartbeat(claimed, held)
-    if beat.worker is not None:
-        before = await tx.find_worker(beat.worker.id)
+    if request.worker is not None:
+        before = await tx.find_worker(request.worker.id)
         if before is None:
             await tx.drop_expired_workers(tx.now_ms - rules.FORGOTTEN_MS)
-        await tx.save_worker(rules.row_of(beat.worker, before, ttl_ms=beat.ttl_ms, now_ms=tx.now_ms))
+        await tx.save_worker(rules.row_of(request.worker, before, ttl_ms=request.ttl_ms, now_ms=tx.now_ms))
     return Heartbeat(
-        tuple([await _renewed_claim(tx, claim, beat.ttl_ms) for claim in beat.claims]),
-        tuple([await _renewed_lease(tx, lease, beat.ttl_ms) for lease in beat.leases]),
+        tuple([await _renewed_claim(tx, claim, request.ttl_ms) for claim in request.claims]),
+        tuple([await _renewed_lease(tx, lease, request.ttl_ms) for lease in request.leases]),
     )
 
 
-def _params(beat: Beat) -> HeartbeatParams:
-    worker = beat.worker
+def _params(request: HeartbeatRequest) -> HeartbeatParams:
+    worker = request.worker
     return HeartbeatParams(
         worker_id=None if worker is None else worker.id,
         report=None if worker is None else rules.report_of(worker),
-        claims=tuple(claim_rules.proof_of(claim.completion()) for claim in beat.claims),
-        leases=tuple(lease_rules.proof_of(lease) for lease in beat.leases),
-        ttl_ms=beat.ttl_ms,
+        claims=tuple(claim_rules.proof_of(claim.completion()) for claim in request.claims),
+        leases=tuple(lease_rules.proof_of(lease) for lease in request.leases),
+        ttl_ms=request.ttl_ms,
         forgotten_ms=rules.FORGOTTEN_MS,
     )
 

@@ -123,10 +123,10 @@ def opened(rows: Iterable[BlobRow]) -> dict[str, bytes]:
     found = {row.hash: row for row in rows}
     whole = {ref: _opened(row, row.body, None) for ref, row in found.items() if row.base_hash is None}
     resting = [(row, row.base_hash) for row in found.values() if row.base_hash is not None]
-    astray = [(base_hash not in found, row.hash, base_hash) for row, base_hash in resting if base_hash not in whole]
+    unusable = [(base_hash not in found, row.hash, base_hash) for row, base_hash in resting if base_hash not in whole]
     # A key frame that is itself a delta is reported first: its own key frame was not asked for, so that its absence
     # proves no loss.
-    for missing, ref, base_hash in sorted(astray):
+    for missing, ref, base_hash in sorted(unusable):
         problem = "is missing" if missing else "is a delta itself"
         raise Corrupt("blobs", ref, f"its key frame {base_hash} {problem}")
     return whole | {row.hash: _opened(row, _parts(row)[1], whole[base_hash]) for row, base_hash in resting}

@@ -36,19 +36,19 @@ class Workers(FacetBase):
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> claim = store.queue.claim_next(owner_id="worker-1", ttl_ms=1000)
         >>> me = holdfast.workers.WorkerInfo("worker-1", host="here", pid=7, kinds=["turn"])
-        >>> beat = store.workers.heartbeat(me, ttl_ms=60_000, claims=[claim])
-        >>> beat.claims[0].expires_at_ms > claim.expires_at_ms
+        >>> answer = store.workers.heartbeat(me, ttl_ms=60_000, claims=[claim])
+        >>> answer.claims[0].expires_at_ms > claim.expires_at_ms
         True
         """
         limits = self._context.limits
-        beat = operations.Beat(
+        request = operations.HeartbeatRequest(
             worker=None if worker is None else rules.check_worker(worker, limits),
             claims=rules.check_claims(claims, limits),
             leases=rules.check_leases(leases, limits),
             ttl_ms=self._context.ttl_ms(ttl_ms),
         )
         return await self._context.backend.write(
-            lambda tx: operations.heartbeat(tx, beat), single_write=True, idempotent=True
+            lambda tx: operations.heartbeat(tx, request), single_write=True, idempotent=True
         )
 
     async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[WorkerInfo]:

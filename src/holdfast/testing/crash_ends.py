@@ -132,24 +132,24 @@ def differences(expected: End, found: End) -> list[str]:
 
 def lost(expected: End, found: End) -> list[str]:
     """Report runs that did not end as without a crash. A run that an abandoned one did not start is not lost."""
-    said: list[str] = []
+    problems: list[str] = []
     excused = found.touched_by_abandoned() - expected.touched_by_abandoned()
     cut = found.ended_by_abandoned()
     for id in (expected.runs.keys() & found.runs.keys()) - cut:
         before, now = expected.runs[id].outcome, found.runs[id].outcome
         if now != before and (id not in excused or now is None):
-            said.append(f"run {id!r} ended as {now or _continuation(found, id)} instead of {before}")
+            problems.append(f"run {id!r} ended as {now or _continuation(found, id)} instead of {before}")
     # A random id differs in each scenario.
     # Started by a handler that caught the end of an abandoned child.
     instead = {id for id, run in found.runs.items() if run.is_below(excused)}
     gone, new = _others(expected, found), _others(found, expected, without=cut | instead)
     for kind in sorted({*gone, *new}):
         if not excused:
-            said += [f"a run of {kind!r} that ended as {one} was lost" for one in _left(gone[kind], new[kind])]
-        said += [
+            problems += [f"a run of {kind!r} that ended as {one} was lost" for one in _left(gone[kind], new[kind])]
+        problems += [
             f"a run of {kind!r} was started in addition, and ended as {one}" for one in _left(new[kind], gone[kind])
         ]
-    return said
+    return problems
 
 
 def _others(one: End, other: End, *, without: Set[str] = frozenset()) -> defaultdict[str, list[Any]]:
@@ -175,29 +175,29 @@ def _continuation(found: End, id: str) -> str:
 
 def _other_effects(expected: End, found: End, *, is_cut: bool) -> list[str]:
     """Report effects and messages that happened more or less often. If a run was abandoned, less often is right."""
-    said: list[str] = []
+    problems: list[str] = []
     for name in sorted({*expected.effects, *found.effects}):
         before, now = expected.effects[name], found.effects[name]
         is_instead = is_cut and (before, now) == (0, 1)
         if now > before and not is_instead:
             advice = "give it a key that stays: run.key(step), turn.turn_id or job.batch.batch_id"
-            said.append(f"effect {name!r} was doubled: {now} times instead of {before}; {advice}")
+            problems.append(f"effect {name!r} was doubled: {now} times instead of {before}; {advice}")
         elif now < before and not is_cut:
-            said.append(f"effect {name!r} was lost: {now} times instead of {before}")
+            problems.append(f"effect {name!r} was lost: {now} times instead of {before}")
     both = expected.sessions.keys() & found.sessions.keys()
     before_by_id, now_by_id = _by_session(expected.sessions, both), _by_session(found.sessions, both)
     for id in sorted({*before_by_id, *now_by_id}):
         was, is_now = before_by_id[id], now_by_id[id]
         for text in (is_now - was).elements():
             advice = "add it in a turn whose id stays, session.turn(run.key(step))"
-            said.append(f"session {id!r} has message {text[:200]} in addition; {advice}")
-        said += [f"session {id!r} lost message {text[:200]}" for text in (was - is_now).elements() if not is_cut]
+            problems.append(f"session {id!r} has message {text[:200]} in addition; {advice}")
+        problems += [f"session {id!r} lost message {text[:200]}" for text in (was - is_now).elements() if not is_cut]
     work_before, work_now = _by_session(expected.work, both), _by_session(found.work, both)
     for id in sorted({*work_before, *work_now}):
         was, is_now = work_before[id], work_now[id]
-        said += [f"session {id!r} has {text} in addition" for text in (is_now - was).elements()]
-        said += [f"session {id!r} no longer has {text}" for text in (was - is_now).elements() if not is_cut]
-    return said
+        problems += [f"session {id!r} has {text} in addition" for text in (is_now - was).elements()]
+        problems += [f"session {id!r} no longer has {text}" for text in (was - is_now).elements() if not is_cut]
+    return problems
 
 
 def _by_session(given: dict[str, Counter[str]], known: Set[str]) -> defaultdict[str, Counter[str]]:

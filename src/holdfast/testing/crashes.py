@@ -111,15 +111,15 @@ def survives_crashes(
     handler = handler_of(worker, kind, version)
     comparing = Comparing(compare, compare_message)
     scenario = _Scenario(worker, (kind, version, args), signals or {}, effects or Effects(), setup, comparing)
-    expected, points = scenario.play("crash", None)
+    expected, points = scenario.run("crash", None)
     if expected.last is None and handler.recovery != "external":
-        said = "; ".join([*expected.held.values(), *expected.waits]) or "it waits for nothing"
-        raise AssertionError(f"without a crash the run does not end, so nothing is shown: {said}")
+        waits = "; ".join([*expected.held.values(), *expected.waits]) or "it waits for nothing"
+        raise AssertionError(f"without a crash the run does not end, so nothing is shown: {waits}")
     if expected.last is not None and expected.last.get("type") != "success":
         raise AssertionError(f"without a crash the run fails, so nothing is shown: {expected.last.get('message')}")
     harm = _crashed(scenario, expected, points, early_signals=bool(signals))
     for number in range(1, expected.idle + 1):
-        found, _ = scenario.play("cancel", number)
+        found, _ = scenario.run("cancel", number)
         harm += [f"cancel at wait {number}: {problem}" for problem in not_cancelled(expected, found, number)]
     _require_none(harm, points)
     return CrashReport(tuple(points.labels), None if expected.last is None else expected.last.get("value"))
@@ -154,11 +154,11 @@ def turns_survive_crashes(
     comparing = Comparing(None, compare_message)
     drafts = [holdfast.WorkDraft(session_id=SESSION, payloads=[one], kind=kind) for one in messages]
     scenario = _Scenario(worker, drafts, signals or {}, effects or Effects(), setup, comparing)
-    expected, points = scenario.play("crash", None)
+    expected, points = scenario.run("crash", None)
     undone = [one for work in expected.work.values() for one in work]
     if undone or expected.waits or expected.held:
-        said = "; ".join([*undone, *expected.held.values(), *expected.waits])
-        raise AssertionError(f"without a crash the work does not end, so nothing is shown: {said}")
+        waits = "; ".join([*undone, *expected.held.values(), *expected.waits])
+        raise AssertionError(f"without a crash the work does not end, so nothing is shown: {waits}")
     _require_none(_crashed(scenario, expected, points, early_signals=bool(signals)), points)
     return CrashReport(tuple(points.labels), expected.messages)
 
@@ -167,10 +167,10 @@ def _crashed(scenario: _Scenario, expected: End, points: Points, *, early_signal
     """Crash the worker at each point, and report the harm."""
     harm: list[str] = []
     for number, label in enumerate(points.labels, 1):
-        found, _ = scenario.play("crash", number)
+        found, _ = scenario.run("crash", number)
         harm += [f"crash {label}: {problem}" for problem in differences(expected, found)]
         if early_signals:
-            found, _ = scenario.play("early signal", number)
+            found, _ = scenario.run("early signal", number)
             harm += [f"signal {label}: {problem}" for problem in lost(expected, found)]
     return harm
 
@@ -219,16 +219,16 @@ class _Scenario:
         self._compare = compare
         self._looked: dict[str, int] = {}
 
-    def play(self, kind: Kind, target: int | None) -> tuple[End, Points]:
+    def run(self, kind: Kind, target: int | None) -> tuple[End, Points]:
         """Play the scenario with a fault at the target, None for none."""
         if self._setup is not None:
             self._setup()
         self._looked = {}
         points = Points(target if kind != "cancel" else None, crashes=kind == "crash")
         self._effects.begin(points)
-        return asyncio.run(self._play(points, target if kind == "cancel" else None)), points
+        return asyncio.run(self._run(points, target if kind == "cancel" else None)), points
 
-    async def _play(self, points: Points, cancel_at: int | None) -> End:
+    async def _run(self, points: Points, cancel_at: int | None) -> End:
         clock = ManualClock()
         async with holdfast.open("memory:", clock=clock) as store:
             await self._begin(store)

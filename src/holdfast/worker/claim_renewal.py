@@ -295,8 +295,8 @@ class ClaimRenewer:
         leases = [(one, claim) for one, claim in given if isinstance(claim, holdfast.leases.Lease)]
         # Always in the same order, so that two heartbeats never wait for each other.
         claims.sort(key=lambda pair: (pair[1].session_id, pair[1].claim_id))
-        beat = self._renewed(worker, [claim for _, claim in claims], [lease for _, lease in leases], ttl_ms)
-        for (one, _), kept in zip([*claims, *leases], [*beat.claims, *beat.leases], strict=True):
+        answer = self._renewed(worker, [claim for _, claim in claims], [lease for _, lease in leases], ttl_ms)
+        for (one, _), kept in zip([*claims, *leases], [*answer.claims, *answer.leases], strict=True):
             if kept is not None:
                 one.accepted(sent_s)
             elif one.is_settling:

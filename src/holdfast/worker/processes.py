@@ -444,8 +444,8 @@ async def _signal_parent(tx: holdfast.Store, parent: str | None, child_id: str) 
 
 def _listed(asleep: Suspended) -> tuple[holdfast.processes.RunWait, ...]:
     """Return the waits that are stored: none if they follow from the time and the signal of the sleep."""
-    is_said = len(asleep.waits) == 1 and asleep.waits[0].kind in ("signal", "sleep")
-    return () if is_said else asleep.waits[:MOST_WAITS]
+    is_obvious = len(asleep.waits) == 1 and asleep.waits[0].kind in ("signal", "sleep")
+    return () if is_obvious else asleep.waits[:MOST_WAITS]
 
 
 def _text_in(document: object, field: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import holdfast
-from holdfast.step_names import spoken
+from holdfast.step_names import shown_step
 
 
 class Suspended(BaseException):
@@ -43,7 +43,7 @@ class StepConflict(holdfast.Conflict):
 
     def __init__(self, process_id: str, name: str, problem: str) -> None:
         super().__init__(
-            f"run {process_id!r}, {spoken(name)}: {problem}: if its code has changed, let the old code finish its "
+            f"run {process_id!r}, {shown_step(name)}: {problem}: if its code has changed, let the old code finish its "
             "runs, and register the changed handler under a new version; if not, the handler is not deterministic: "
             "take times, random values and outside data from run.now(), run.uuid() and steps; compare with "
             f"`holdfast runs replay {process_id} --app MODULE:WORKER`"

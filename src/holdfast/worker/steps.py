@@ -358,10 +358,10 @@ def _retrieved(task: asyncio.Task[Any]) -> None:
 
 def _used_before(name: str, call: str) -> tuple[str, str]:
     """Return the call and the problem of a step that was asked for twice, in the user's words."""
-    for prefix, spoken in ((STARTED, "run.start"), (DETACHED, "run.start"), (RESULT, "child.result")):
+    for prefix, user_call in ((STARTED, "run.start"), (DETACHED, "run.start"), (RESULT, "child.result")):
         if name.startswith(prefix):
             child = name.removeprefix(prefix)
-            return spoken, f"was called for child {child!r} before in this run: give each child its own id, once"
+            return user_call, f"was called for child {child!r} before in this run: give each child its own id, once"
     return call, f"{name!r} was used before in this run: give each its own name"
 
 

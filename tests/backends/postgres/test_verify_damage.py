@@ -84,10 +84,10 @@ class Ground(NamedTuple):
 @pytest.fixture(scope="module")
 def ground(postgres_database: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     postgres_database.empty()
-    url, clock, shelf = postgres_database.url, ManualClock(1_000_000), tmp_path_factory.mktemp("shelf")
+    url, clock, byte_store = postgres_database.url, ManualClock(1_000_000), tmp_path_factory.mktemp("byte_store")
     administrator = postgres_database.administrator
     with holdfast.open_blocking(url, clock=clock) as store:
-        fill(store, url, clock, shelf)
+        fill(store, url, clock, byte_store)
         administrator.run("CREATE SCHEMA other_copy")
         for table in VICTIMS:
             administrator.run(f"CREATE TABLE other_copy.{table} AS TABLE holdfast.{table}")
@@ -101,16 +101,16 @@ def ground(postgres_database: Any, tmp_path_factory: pytest.TempPathFactory) -> 
     postgres_database.empty()
 
 
-def fill(store: BlockingStore, url: str, clock: ManualClock, shelf: Path) -> None:
+def fill(store: BlockingStore, url: str, clock: ManualClock, byte_store: Path) -> None:
     seed_sessions(store)
     seed_work(store)
     seed_processes(store)
     store.schedules.put("nightly", "0 3 * * *", run=Run("report", args={"a": 1}))
     store.artifacts.put_content("mod", b"content" * 100)
     store.workers.heartbeat(WorkerInfo("w1", host="here", pid=7), ttl_ms=60_000)
-    with holdfast.open_blocking(url, clock=clock, attachments=shelf) as outside:
-        ref = outside.sessions.create("shelf").attachments.put(b"outside")
-    store.sessions.handle("shelf").attachments.forget(ref.id)
+    with holdfast.open_blocking(url, clock=clock, attachments=byte_store) as outside:
+        ref = outside.sessions.create("byte_store").attachments.put(b"outside")
+    store.sessions.handle("byte_store").attachments.forget(ref.id)
     assert store.maintenance.verify().findings == ()
 
 

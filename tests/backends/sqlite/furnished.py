@@ -33,9 +33,9 @@ def seed(path: Path, folder: Path) -> None:
         store.workers.heartbeat(WorkerInfo("w1", host="here", pid=7), ttl_ms=60_000)
         assert store.maintenance.verify().findings == ()
     with holdfast.open_blocking(path, options=QUICK, clock=clock, attachments=folder) as store:
-        ref = store.sessions.create("shelf").attachments.put(b"outside")
+        ref = store.sessions.create("byte_store").attachments.put(b"outside")
     with holdfast.open_blocking(path, options=QUICK, clock=clock) as store:
-        store.sessions.handle("shelf").attachments.forget(ref.id)
+        store.sessions.handle("byte_store").attachments.forget(ref.id)
         assert store.maintenance.verify().findings == ()
 
 

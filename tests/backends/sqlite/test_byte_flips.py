@@ -24,7 +24,7 @@ CHILD = Path(__file__).with_name("flipping.py")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_flipped_bit_is_noticed_or_harmless_and_only_our_errors_come(part: int, tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    seed(path, tmp_path / "shelf")
+    seed(path, tmp_path / "byte_store")
     arguments = [str(path), f"{SEED}-{part}", str(FLIPS // PARTS)]
     root = Path(__file__).resolve().parents[3]
     child = subprocess.run(

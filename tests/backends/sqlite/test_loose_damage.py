@@ -37,7 +37,7 @@ def loose(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a file with rows in every table and a schema without constraints other than its keys."""
     folder = tmp_path_factory.mktemp("loose")
     path = folder / "loose.db"
-    seed(path, folder / "shelf")
+    seed(path, folder / "byte_store")
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA writable_schema = ON")
     for name, text in connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall():

@@ -33,7 +33,7 @@ COUNTED_ON = (
 @pytest.fixture(scope="module")
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vast")
-    seed(folder / "seed.db", folder / "shelf")
+    seed(folder / "seed.db", folder / "byte_store")
     return folder / "seed.db"
 
 

@@ -66,7 +66,7 @@ WAYS: dict[str, dict[str, str]] = {
 @pytest.fixture(scope="module")
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seeded")
-    seed(folder / "seed.db", folder / "shelf")
+    seed(folder / "seed.db", folder / "byte_store")
     return folder / "seed.db"
 
 

@@ -79,8 +79,8 @@ class _Tasks:
             view = await self._view(store, key)
             if expected is not None and expected != _version_of(view):
                 raise ConcurrentTaskModificationError(task.id)
-            born = time.time_ns() if view is None else _born(view)
-            document = {"format": FORMAT, "born": born, "task": fields}
+            made_ns = time.time_ns() if view is None else _made_ns(view)
+            document = {"format": FORMAT, "born": made_ns, "task": fields}
             is_same = view is not None and _is_same(_document_of(view), document)
             commit = holdfast.Commit(
                 # The turn id makes a retry after a lost answer find the first try. No other save has it.
@@ -92,7 +92,7 @@ class _Tasks:
             )
             try:
                 with naming("task.history", turn_state="task"):
-                    return _version(born, await self._commit(store, key, context, commit, is_new=view is None))
+                    return _version(made_ns, await self._commit(store, key, context, commit, is_new=view is None))
             except holdfast.HeadConflict as error:
                 tries_left -= 1
                 if expected is not None or not tries_left:
@@ -110,17 +110,17 @@ class _Tasks:
     async def page(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Read the owner's tasks, and let the framework filter, order and page them."""
         store = await self._source.store()
-        shelf = InMemoryTaskStore(owner_resolver=self._owner_of, use_copying=False)
+        found = InMemoryTaskStore(owner_resolver=self._owner_of, use_copying=False)
         after: str | None = None
         while True:
             page = await store.sessions.list(owner=self._owner(context), after=after, limit=PAGE)
             for one in page:
                 view = await self._view(store, one.session_id)
                 if view is not None:
-                    await shelf.save(_task_of(one.session_id, view), context)
+                    await found.save(_task_of(one.session_id, view), context)
             after = page.next
             if after is None:
-                return await shelf.list(params, context)
+                return await found.list(params, context)
 
     async def drop(self, task_id: str, context: ServerCallContext) -> None:
         store = await self._source.store()
@@ -225,18 +225,18 @@ class HoldfastVersionedTaskStore(_TaskStore, VersionedTaskStore):
         return await self._tasks.read(task_id, context)
 
 
-def _version(born: int, revision: int) -> TaskVersion:
-    return TaskVersion((born << REVISION_BITS) + revision)
+def _version(made_ns: int, revision: int) -> TaskVersion:
+    return TaskVersion((made_ns << REVISION_BITS) + revision)
 
 
 def _version_of(view: SessionView | None) -> TaskVersion:
-    return TaskVersion.MISSING if view is None else _version(_born(view), view.revision)
+    return TaskVersion.MISSING if view is None else _version(_made_ns(view), view.revision)
 
 
-def _born(view: SessionView) -> int:
+def _made_ns(view: SessionView) -> int:
     """Return the time when the task was first saved, which tells it from one of the same id that was deleted."""
-    born = _document_of(view).get("born")
-    return born if isinstance(born, int) else 0
+    made_ns = _document_of(view).get("born")
+    return made_ns if isinstance(made_ns, int) else 0
 
 
 def _is_cancelled(task: Task) -> bool:

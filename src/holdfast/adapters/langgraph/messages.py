@@ -37,7 +37,7 @@ STORING: Final = (
 )
 """Everything but plain values is left to LangGraph."""
 
-_theirs: Callable[[Any], Any] | None = getattr(jsonplus, "_msgpack_default", None)
+_msgpack_default: Callable[[Any], Any] | None = getattr(jsonplus, "_msgpack_default", None)
 _written: dict[type[BaseMessage], bool] = {}
 """Classes whose first message was written: True if both ways gave the same bytes."""
 _read: dict[type[BaseMessage], bool] = {}
@@ -46,7 +46,7 @@ _read: dict[type[BaseMessage], bool] = {}
 
 def dumped(value: object) -> bytes | None:
     """Return a value in msgpack, None if LangGraph must write it."""
-    if _theirs is None:
+    if _msgpack_default is None:
         return None
     try:
         return ormsgpack.packb(value, default=_extension, option=STORING)
@@ -59,8 +59,8 @@ def _extension(value: BaseMessage) -> Any:
     body = _body(kind, value) if kind in _FIELDS and _written.get(kind, True) else None
     if body is not None and (kind in _written or _is_proven(value, body)):
         return ormsgpack.Ext(MODEL, body)
-    assert _theirs is not None
-    return _theirs(value)
+    assert _msgpack_default is not None
+    return _msgpack_default(value)
 
 
 def _body(kind: type[BaseMessage], message: BaseMessage) -> bytes | None:
@@ -80,7 +80,7 @@ def _is_proven(message: BaseMessage, body: bytes) -> bool:
     """Compare the data of the first message of a class with those that LangGraph writes."""
     kind = type(message)
     parts = kind.__module__, kind.__name__, message.model_dump(), METHOD
-    _written[kind] = ormsgpack.packb(parts, default=_theirs, option=STORING) == body
+    _written[kind] = ormsgpack.packb(parts, default=_msgpack_default, option=STORING) == body
     return _written[kind]
 
 

@@ -18,7 +18,7 @@ def say(*texts: str) -> holdfast.Append:
     return holdfast.Append([holdfast.Node(payload=text) for text in texts])
 
 
-def said(session: Session) -> list[str]:
+def texts_of(session: Session) -> list[str]:
     """Return the payloads of the active path."""
     return [node.payload for node in loaded(session).graph.nodes]
 
@@ -41,7 +41,7 @@ class AppendContract(Contract):
         chat.commit(holdfast.Commit(graph=say("hi", "hello")))
         bench.open().sessions.handle("chat").commit(holdfast.Commit(turn_id="t2", graph=say("how are you")))
         chat.commit(holdfast.Commit(turn_id="t3", expected_revision=2, graph=say("fine", "and you")))
-        assert said(chat) == ["hi", "hello", "how are you", "fine", "and you"]
+        assert texts_of(chat) == ["hi", "hello", "how are you", "fine", "and you"]
         nodes = loaded(chat).graph.nodes
         assert len({node.id for node in nodes}) == 5
         assert [node.parent for node in nodes] == [None, *(node.id for node in nodes[:-1])]
@@ -106,7 +106,7 @@ class AppendContract(Contract):
         for texts in (["a", "b"], ["a", "b", "c"], []):
             nodes = [holdfast.Node(text, payload=text) for text in texts]
             chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph(nodes))))
-            assert (said(chat), len(every_id(chat))) == (texts, len(texts))
+            assert (texts_of(chat), len(every_id(chat))) == (texts, len(texts))
 
     def test_nodes_kept_of_a_longer_graph_need_parents_in_the_new_one(self, chat: Session, bench: Bench) -> None:
         chat.commit(holdfast.Commit(graph=say("a", "b", "c")))
@@ -119,7 +119,7 @@ class AppendContract(Contract):
         assert "leave the parent out to follow the node before it" in str(info.value)
         chained = [replace(kept[0], parent=holdfast.Node().parent), *kept[1:]]
         chat.commit(holdfast.Commit(graph=ReplaceGraph(Graph([summary, *chained]))))
-        assert said(chat) == ["summary", "b", "c"]
+        assert texts_of(chat) == ["summary", "b", "c"]
 
     def test_a_fork_continues_from_where_it_began(self, store: BlockingStore, chat: Session) -> None:
         chat.commit(holdfast.Commit(turn_id="t1", graph=say("hi", "hello")))
@@ -127,7 +127,7 @@ class AppendContract(Contract):
         # In the fork the same turn id is another turn, and its nodes get other ids.
         fork.commit(holdfast.Commit(turn_id="t1", graph=say("other")))
         chat.commit(holdfast.Commit(turn_id="t2", graph=say("more")))
-        assert (said(fork), said(chat)) == (["hi", "hello", "other"], ["hi", "hello", "more"])
+        assert (texts_of(fork), texts_of(chat)) == (["hi", "hello", "other"], ["hi", "hello", "more"])
 
     # Ids.
 
@@ -142,7 +142,7 @@ class AppendContract(Contract):
     def test_without_a_turn_id_every_commit_has_nodes_of_its_own(self, chat: Session) -> None:
         for _ in range(2):
             chat.commit(holdfast.Commit(graph=say("again")))
-        assert said(chat) == ["again", "again"]
+        assert texts_of(chat) == ["again", "again"]
 
     def test_nodes_beside_the_path_follow_the_leaf_of_another_process(self, chat: Session, bench: Bench) -> None:
         other = bench.open().sessions.handle("chat")
@@ -336,7 +336,7 @@ class AppendContract(Contract):
         chat.commit(holdfast.Commit(turn_id="t2", graph=Unchanged(leaf=None)))
         store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
         if not vacuumed:
-            assert (chat.commit(turn).replayed, said(chat)) == (False, ["secret"])
+            assert (chat.commit(turn).replayed, texts_of(chat)) == (False, ["secret"])
             return
         store.maintenance.vacuum()
         with refused(bench, NodeConflict) as info:

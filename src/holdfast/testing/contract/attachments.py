@@ -21,7 +21,7 @@ NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 NOW = 1_700_000_000_000
 
 
-class Shelf:
+class ByteStore:
     """Attachment bytes in a dictionary. It can be set to fail at its next deletions or writes."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Shelf:
         """Store bytes, over any that are there."""
         if self.failing_puts:
             self.failing_puts -= 1
-            raise holdfast.Unavailable("the shelf is away")
+            raise holdfast.Unavailable("the byte_store is away")
         self.held[space, name] = data
 
     def get(self, space: str, name: str) -> bytes | None:
@@ -44,20 +44,20 @@ class Shelf:
         """Remove bytes. Return None if no bytes were stored."""
         if self.working_deletes is not None:
             if self.working_deletes == 0:
-                raise holdfast.Unavailable("the shelf is away")
+                raise holdfast.Unavailable("the byte_store is away")
             self.working_deletes -= 1
         data = self.held.pop((space, name), None)
         return None if data is None else len(data)
 
 
-class Home:
+class BytesPlace:
     """The place of a test's bytes, and their sizes."""
 
     def __init__(self, bench: Bench, kind: str, folder: Path) -> None:
         self.kind = kind
         self._folder = folder / "bytes"
-        self.shelf = Shelf()
-        self._keeper = {"database": None, "port": self.shelf, "folder": Folder(self._folder)}[kind]
+        self.byte_store = ByteStore()
+        self._keeper = {"database": None, "port": self.byte_store, "folder": Folder(self._folder)}[kind]
         self._bench = bench
         self.store = self.open()
 
@@ -68,7 +68,7 @@ class Home:
     def sizes(self) -> list[int]:
         """Return the size of every object outside the database, or the sum inside it if there is any."""
         if self.kind == "port":
-            return sorted(len(data) for data in self.shelf.held.values())
+            return sorted(len(data) for data in self.byte_store.held.values())
         if self.kind == "folder":
             return sorted(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         total = self.store.maintenance.stats().attachment_bytes
@@ -79,13 +79,13 @@ class AttachmentContract(Contract):
     """`session.attachments` and `store.attachments`."""
 
     @pytest.fixture(params=["database", "port", "folder"])
-    def home(self, request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Home:
+    def home(self, request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> BytesPlace:
         """Bytes in the database, behind a port, or in a folder."""
-        return Home(bench, request.param, tmp_path)
+        return BytesPlace(bench, request.param, tmp_path)
 
     # Bytes.
 
-    def test_bytes_and_what_they_are_come_back_through_any_handle(self, home: Home) -> None:
+    def test_bytes_and_what_they_are_come_back_through_any_handle(self, home: BytesPlace) -> None:
         session = home.store.sessions.create("chat")
         ref = session.attachments.put(b"abc", media_type=" Image/PNG", width=3, height=2, label="a cat \N{CAT}")
         assert ref == AttachmentRef(ABC, "image/png", 3, 3, 2, "a cat \N{CAT}")
@@ -93,7 +93,7 @@ class AttachmentContract(Contract):
         assert other.attachments.get(ABC) == Attachment(ref, b"abc")
         assert home.sizes() == [3]
 
-    def test_the_same_bytes_are_one_attachment_and_the_last_description_counts(self, home: Home) -> None:
+    def test_the_same_bytes_are_one_attachment_and_the_last_description_counts(self, home: BytesPlace) -> None:
         attachments = home.store.sessions.create("chat").attachments
         first = attachments.put(b"abc", media_type="text/plain", label="old", width=1)
         again = attachments.put(b"abc", media_type="text/html", label="new")
@@ -105,7 +105,7 @@ class AttachmentContract(Contract):
         assert sum(home.sizes()) == 6
 
     @pytest.mark.parametrize("size", [0, 1, 255, 256, 100_000])
-    def test_bytes_of_any_size_come_back_unchanged(self, home: Home, size: int) -> None:
+    def test_bytes_of_any_size_come_back_unchanged(self, home: BytesPlace, size: int) -> None:
         data = bytes(index * 7 % 251 for index in range(size))
         attachments = home.store.sessions.create("chat").attachments
         ref = attachments.put(data)
@@ -118,7 +118,7 @@ class AttachmentContract(Contract):
         assert attachments.get(ref.id).ref.byte_count == 1_000_000
         assert 0 < store.maintenance.stats().attachment_bytes < 100_000
 
-    def test_an_unknown_attachment_is_not_found(self, home: Home, bench: Bench) -> None:
+    def test_an_unknown_attachment_is_not_found(self, home: BytesPlace, bench: Bench) -> None:
         session = home.store.sessions.create("chat")
         for handle in (session, home.store.sessions.handle("nobody")):
             with refused(bench, UnknownRef) as info:
@@ -127,7 +127,7 @@ class AttachmentContract(Contract):
             assert ABC in str(info.value)
         assert home.store.sessions.handle("nobody").load() is None
 
-    def test_another_sessions_attachment_is_as_unknown_as_none(self, home: Home, bench: Bench) -> None:
+    def test_another_sessions_attachment_is_as_unknown_as_none(self, home: BytesPlace, bench: Bench) -> None:
         mine = home.store.sessions.create("mine")
         mine.attachments.put(b"abc")
         mine.commit(holdfast.Commit(attachments=[ABC]))
@@ -142,7 +142,7 @@ class AttachmentContract(Contract):
         assert other.attachments.forget(ABC) is False
         assert mine.attachments.get(ABC).data == b"abc"
 
-    def test_two_sessions_with_the_same_content_do_not_share_a_fate(self, home: Home) -> None:
+    def test_two_sessions_with_the_same_content_are_deleted_apart(self, home: BytesPlace) -> None:
         mine, other = home.store.sessions.create("mine"), home.store.sessions.create("other")
         mine.attachments.put(b"abc")
         mine.commit(holdfast.Commit(attachments=[ABC]))
@@ -239,7 +239,7 @@ class AttachmentContract(Contract):
         assert (info.value.field, info.value.ref) == ("attachments[1]", swept)
         assert [entry.attachment_id for entry in session.attachments.list_uncommitted()] == [ABC]
 
-    def test_a_commit_is_refused_while_the_bytes_are_only_intended(self, home: Home, bench: Bench) -> None:
+    def test_a_commit_is_refused_while_the_bytes_are_only_intended(self, home: BytesPlace, bench: Bench) -> None:
         session = home.store.sessions.create("chat")
         session.attachments.record_intent(ABC, uri=f"sha256:{ABC}", byte_count=3)
         for _ in ("first", "again"):
@@ -256,7 +256,7 @@ class AttachmentContract(Contract):
         assert home.store.maintenance.verify().ok
 
     def test_an_intent_alone_never_moves_bytes_between_this_store_and_the_caller(
-        self, home: Home, bench: Bench
+        self, home: BytesPlace, bench: Bench
     ) -> None:
         session = home.store.sessions.create("chat")
         photo = hashlib.sha256(b"photo").hexdigest()
@@ -325,7 +325,7 @@ class AttachmentContract(Contract):
             session.commit(holdfast.Commit(attachments=["photo"]))
         assert store.maintenance.verify().ok
 
-    def test_a_deleted_sessions_attachments_are_gone_for_every_handle(self, home: Home, bench: Bench) -> None:
+    def test_a_deleted_sessions_attachments_are_gone_for_every_handle(self, home: BytesPlace, bench: Bench) -> None:
         session = home.store.sessions.create("chat")
         session.attachments.put(b"abc")
         session.attachments.put(b"abd")
@@ -348,7 +348,7 @@ class AttachmentContract(Contract):
 
     # Forks.
 
-    def test_a_fork_has_what_its_source_committed_and_keeps_it(self, home: Home, bench: Bench) -> None:
+    def test_a_fork_has_what_its_source_committed_and_keeps_it(self, home: BytesPlace, bench: Bench) -> None:
         source = home.store.sessions.create("source")
         source.attachments.put(b"abc", label="kept")
         draft = source.attachments.put(b"draft")
@@ -366,7 +366,7 @@ class AttachmentContract(Contract):
         assert home.sizes() == []
 
     def test_a_family_keeps_the_same_bytes_once_while_any_of_it_refers_to_them(
-        self, home: Home, clock: ManualClock
+        self, home: BytesPlace, clock: ManualClock
     ) -> None:
         source = home.store.sessions.create("source")
         fork = home.store.sessions.fork("source", into="fork")
@@ -382,7 +382,9 @@ class AttachmentContract(Contract):
 
     # The sweep.
 
-    def test_a_sweep_forgets_what_is_old_and_uncommitted_and_nothing_else(self, home: Home, clock: ManualClock) -> None:
+    def test_a_sweep_forgets_what_is_old_and_uncommitted_and_nothing_else(
+        self, home: BytesPlace, clock: ManualClock
+    ) -> None:
         session = home.store.sessions.create("chat")
         old, kept, fresh = (session.attachments.put(data).id for data in (b"old", b"kept", b"fresh"))
         session.commit(holdfast.Commit(attachments=[kept]))
@@ -397,7 +399,7 @@ class AttachmentContract(Contract):
         assert session.attachments.get(fresh).data == b"fresh"
         assert home.store.attachments.sweep(older_than_ms=2**62) == SweepReport(0, 0, 0)
 
-    def test_a_sweep_counts_an_empty_attachment_too(self, home: Home) -> None:
+    def test_a_sweep_counts_an_empty_attachment_too(self, home: BytesPlace) -> None:
         assert home.store.sessions.create("chat").attachments.put(b"").id == NOTHING
         assert home.store.attachments.sweep(older_than_ms=0) == SweepReport(1, 1, 0)
 
@@ -408,7 +410,9 @@ class AttachmentContract(Contract):
         assert store.attachments.sweep(older_than_ms=0) == SweepReport(201, 0, 0)
         assert len(attachments.list()) == 0
 
-    def test_a_sweep_never_takes_the_bytes_of_a_put_that_runs_beside_it(self, home: Home, clock: ManualClock) -> None:
+    def test_a_sweep_never_takes_the_bytes_of_a_put_that_runs_beside_it(
+        self, home: BytesPlace, clock: ManualClock
+    ) -> None:
         home.store.sessions.create("source")
         sweeper, putter = home.open(), home.open()
         for index in range(8):

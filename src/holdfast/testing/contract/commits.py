@@ -86,9 +86,9 @@ def claim_of(store: BlockingStore, *, owner_id: str = "w", ttl_ms: int = 1_000) 
 
 
 COMMIT_TEN = """
-hear()
+receive()
 session = store.sessions.handle("chat")
-say([session.commit(holdfast.Commit(turn_id=f"{me}-{turn}")).revision for turn in range(10)])
+send([session.commit(holdfast.Commit(turn_id=f"{me}-{turn}")).revision for turn in range(10)])
 """
 
 
@@ -239,10 +239,10 @@ class CommitContract(Contract):
             pytest.skip("no second process can open this database")
         bench.open().sessions.create("chat")
         with Child(OPEN + COMMIT_TEN, url, "a") as first, Child(OPEN + COMMIT_TEN, url, "b") as second:
-            assert [first.hear(), second.hear()] == ["ready", "ready"]
-            first.say("go")
-            second.say("go")
-            revisions = [*first.hear(), *second.hear()]
+            assert [first.receive(), second.receive()] == ["ready", "ready"]
+            first.send("go")
+            second.send("go")
+            revisions = [*first.receive(), *second.receive()]
         assert sorted(revisions) == list(range(1, 21))
         assert len(bench.open().sessions.handle("chat").history()) == 20
 

@@ -185,10 +185,10 @@ class DeliveryContract(Contract):
         nameless = msgspec.structs.replace(
             delivery, subscription=msgspec.structs.replace(delivery.subscription, subscription_id="trigger:1")
         )
-        unheard = msgspec.structs.replace(
+        undelivered_source = msgspec.structs.replace(
             delivery, occurrence=msgspec.structs.replace(delivery.occurrence, occurrence_id="trigger:other")
         )
-        for wrong in (elsewhere, nameless, unheard):
+        for wrong in (elsewhere, nameless, undelivered_source):
             with refused(bench, UnknownDelivery):
                 store.triggers.mark_started(wrong)
             with refused(bench, UnknownDelivery):

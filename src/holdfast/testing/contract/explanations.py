@@ -61,9 +61,9 @@ class ExplanationContract(Contract):
     def test_a_session_without_work_is_idle(self, store: BlockingStore, bench: Bench) -> None:
         store.sessions.create("chat")
         before = bench.dump()
-        said = of_session(store)
-        assert (said.subject, said.id, said.standing, said.ok) == ("session", "chat", "idle", True)
-        assert only(said).name == "no-work"
+        explained = of_session(store)
+        assert (explained.subject, explained.id, explained.standing, explained.ok) == ("session", "chat", "idle", True)
+        assert only(explained).name == "no-work"
         assert bench.dump() == before, "an explanation changes nothing"
 
     def test_work_without_a_worker_for_its_kind_is_stuck_until_one_reports(self, store: BlockingStore) -> None:
@@ -92,9 +92,9 @@ class ExplanationContract(Contract):
         assert holder is not None
         assert (holder.owner_id, holder.host, holder.pid, holder.is_alive) == ("w1", "here", 7, True)
         clock.advance(1_000)
-        said = of_session(store)
-        cause = only(said)
-        assert (cause.name, said.standing) == ("claim-of-a-dead-worker", "stuck")
+        explained = of_session(store)
+        cause = only(explained)
+        assert (cause.name, explained.standing) == ("claim-of-a-dead-worker", "stuck")
         assert cause.remedy == ("queue", "release", "chat", batch_id)
         assert cause.holder is not None
         assert (cause.holder.is_alive, cause.holder.heartbeat_at_ms) == (False, began_ms)
@@ -128,18 +128,18 @@ class ExplanationContract(Contract):
         assert claim is not None
         enqueued(store, "2")
         enqueued(store, "3")
-        said = of_session(store)
-        assert [one.name for one in said.causes] == ["claimed", "behind-an-exclusive-claim"]
-        assert said.causes[1].problem == f"2 batches wait behind the exclusive claim on {first!r}"
-        assert said.causes[1].next_at_ms == claim.expires_at_ms
+        explained = of_session(store)
+        assert [one.name for one in explained.causes] == ["claimed", "behind-an-exclusive-claim"]
+        assert explained.causes[1].problem == f"2 batches wait behind the exclusive claim on {first!r}"
+        assert explained.causes[1].next_at_ms == claim.expires_at_ms
 
     def test_work_behind_an_earlier_batch_names_it(self, store: BlockingStore) -> None:
         report(store)
         first = enqueued(store)
         enqueued(store, "2")
-        said = of_session(store)
-        assert [one.name for one in said.causes] == ["unclaimed", "behind-an-earlier-batch"]
-        assert said.causes[1].problem == f"1 batch waits behind batch {first!r}"
+        explained = of_session(store)
+        assert [one.name for one in explained.causes] == ["unclaimed", "behind-an-earlier-batch"]
+        assert explained.causes[1].problem == f"1 batch waits behind batch {first!r}"
 
     def test_work_that_is_not_available_yet_says_when(self, store: BlockingStore, clock: ManualClock) -> None:
         report(store)
@@ -168,9 +168,9 @@ class ExplanationContract(Contract):
         assert claim is not None
         store.queue.fail(claim, "no answer", retry_in_ms=5_000)
         second = enqueued(store, "2")
-        said = of_session(store)
-        assert [one.name for one in said.causes] == ["retrying", "behind-an-earlier-batch", "unclaimed"]
-        assert said.causes[2].subject_id == second
+        explained = of_session(store)
+        assert [one.name for one in explained.causes] == ["retrying", "behind-an-earlier-batch", "unclaimed"]
+        assert explained.causes[2].subject_id == second
 
     def test_a_limit_of_one_kind_says_nothing_of_another(self, store: BlockingStore) -> None:
         report(store)
@@ -381,12 +381,12 @@ class ExplanationContract(Contract):
         with holdfast.open_blocking("memory:", clock=clock) as other:
             made = other.schedules.put("nightly", "0 3 * * *", run=Run("research"))
         store.schedules.restore(replace(made, failure="no such session"))
-        said = store.maintenance.explain_schedule("nightly")
-        assert [(one.name, one.error) for one in said.causes] == [
+        explained = store.maintenance.explain_schedule("nightly")
+        assert [(one.name, one.error) for one in explained.causes] == [
             ("tick-failed", "no such session"),
             ("next-tick", None),
         ]
-        assert said.causes[0].remedy == ("schedules", "run", "nightly")
+        assert explained.causes[0].remedy == ("schedules", "run", "nightly")
         assert named(store) == {"failed-ticks": ("nightly",)}
         store.schedules.run_now("nightly")
         assert only(store.maintenance.explain_schedule("nightly")).name == "next-tick", "the remedy heals"

@@ -440,14 +440,14 @@ class HostileInputContract(Contract):
     def test_a_limit_is_settable_and_its_breach_names_field_and_limit(self, bench: Bench, breach: Breach) -> None:
         ((name, limit),) = breach.limits.items()
         call = Call(breach.method, lambda _: breach.arguments, "")
-        world, roomy = (World(bench.open(limits=holdfast.Limits(**{name: most}))) for most in (limit, limit + 3))
-        for one in (world, roomy):
+        world, larger = (World(bench.open(limits=holdfast.Limits(**{name: most}))) for most in (limit, limit + 3))
+        for one in (world, larger):
             one.__dict__["session"] = one.store.sessions.create("s")
         with refused(bench, holdfast.InvalidRequest) as info:
             call.invoke(world, breach.arguments)
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert (info.value.field, info.value.limit) == (breach.field, limit)
-        call.invoke(roomy, breach.arguments)
+        call.invoke(larger, breach.arguments)
 
     def test_the_depth_of_documents_is_settable(self, bench: Bench) -> None:
         session = bench.open(limits=holdfast.Limits(document_depth=100)).sessions.create("chat")

@@ -137,14 +137,14 @@ class HostileFuzzContract(Contract):
             call, right = chance.choice(rights)
             arguments = spoiled(chance, call, right)
             before = bench.dump() if number % WRITTEN_EVERY == 0 else None
-            said = f"HOLDFAST_SEED={SEED} HOLDFAST_FUZZ={FUZZ}, call {number}: {call.method}{call.variant}"
+            shown = f"HOLDFAST_SEED={SEED} HOLDFAST_FUZZ={FUZZ}, call {number}: {call.method}{call.variant}"
             refusal = outcome(partial(call.invoke, world, arguments))
             if refusal is None or isinstance(refusal, holdfast.WaitTimeout):
                 continue
             refusals += 1
             named = isinstance(refusal, holdfast.HoldfastError) and type(refusal) is not holdfast.HoldfastError
-            assert named, f"{said}: {type(refusal).__name__}: {ascii(refusal)[:200]} for {ascii(arguments)[:400]}"
-            assert before is None or bench.dump() == before, f"{said}: {refusal!r} left a trace"
+            assert named, f"{shown}: {type(refusal).__name__}: {ascii(refusal)[:200]} for {ascii(arguments)[:400]}"
+            assert before is None or bench.dump() == before, f"{shown}: {refusal!r} left a trace"
         assert refusals > FUZZ // 8
         assert world.store.maintenance.verify().ok
 

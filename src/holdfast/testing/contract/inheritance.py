@@ -11,9 +11,9 @@ from holdfast.attachments import Attachment, Folder
 from holdfast.blocking import BlockingStore, Session
 from holdfast.errors import UnknownRef
 from holdfast.sessions import Child, Unchanged
-from holdfast.testing.contract.attachments import ABC, NOW, Home, Shelf
+from holdfast.testing.contract.attachments import ABC, NOW, BytesPlace, ByteStore
 from holdfast.testing.contract.bench import Bench, Contract, refused
-from holdfast.testing.contract.outside import Door
+from holdfast.testing.contract.outside import HookedPort
 
 CHILD = Child("parent")
 NAMES_ABC = holdfast.Commit(turn_id="t1", attachments=[ABC])
@@ -28,12 +28,12 @@ class InheritanceContract(Contract):
     """`Commit.attachments` with ids that the session's parent holds."""
 
     @pytest.fixture(params=["database", "port", "folder"])
-    def home(self, request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Home:
+    def home(self, request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> BytesPlace:
         """Bytes in the database, behind a port, or in a folder."""
-        return Home(bench, request.param, tmp_path)
+        return BytesPlace(bench, request.param, tmp_path)
 
     @pytest.mark.parametrize("committed", [True, False], ids=["committed", "put"])
-    def test_a_child_commits_what_its_parent_holds_and_keeps_it(self, home: Home, committed: bool) -> None:
+    def test_a_child_commits_what_its_parent_holds_and_keeps_it(self, home: BytesPlace, committed: bool) -> None:
         parent, child = family(home.store)
         ref = parent.attachments.put(b"abc", media_type="image/png", width=3, height=2, label="a cat")
         if committed:
@@ -49,7 +49,7 @@ class InheritanceContract(Contract):
         assert home.open().sessions.handle("child").attachments.get(ABC).data == b"abc"
         assert home.store.maintenance.verify().findings == ()
 
-    def test_bytes_that_the_caller_keeps_are_taken_over_by_their_row(self, home: Home, bench: Bench) -> None:
+    def test_bytes_that_the_caller_keeps_are_taken_over_by_their_row(self, home: BytesPlace, bench: Bench) -> None:
         parent, child = family(home.store)
         parent.attachments.record_intent("photo", uri="s3://bucket/photo", media_type="image/png", byte_count=10**12)
         child.commit(holdfast.Commit(attachments=["photo"]))
@@ -57,7 +57,7 @@ class InheritanceContract(Contract):
         assert [ref.byte_count for ref in child.attachments.list()] == [10**12]
         assert (bench.dump()["attachment_objects"], home.sizes()) == ([], [])
 
-    def test_a_child_of_the_same_family_shares_the_bytes(self, home: Home) -> None:
+    def test_a_child_of_the_same_family_shares_the_bytes(self, home: BytesPlace) -> None:
         parent = home.store.sessions.create("parent")
         fork = home.store.sessions.fork("parent", into="child")
         parent.attachments.put(b"abc")
@@ -67,7 +67,7 @@ class InheritanceContract(Contract):
         assert fork.attachments.get(ABC).data == b"abc"
         assert home.store.maintenance.verify().findings == ()
 
-    def test_only_the_parent_lends(self, home: Home, bench: Bench) -> None:
+    def test_only_the_parent_lends(self, home: BytesPlace, bench: Bench) -> None:
         parent, child = family(home.store)
         grandchild = home.store.sessions.create("grandchild", relation=Child("child"))
         orphan = home.store.sessions.create("orphan", relation=Child("nobody"))
@@ -85,7 +85,9 @@ class InheritanceContract(Contract):
         grandchild.commit(NAMES_ABC)
         assert grandchild.attachments.get(ABC).data == b"abc"
 
-    def test_a_deleted_parent_and_bytes_that_were_never_stored_lend_nothing(self, home: Home, bench: Bench) -> None:
+    def test_a_deleted_parent_and_bytes_that_were_never_stored_lend_nothing(
+        self, home: BytesPlace, bench: Bench
+    ) -> None:
         parent, child = family(home.store)
         parent.attachments.record_intent(ABC, uri=f"sha256:{ABC}", byte_count=3)
         with refused(bench, UnknownRef):
@@ -95,7 +97,7 @@ class InheritanceContract(Contract):
         with refused(bench, UnknownRef):
             child.commit(NAMES_ABC)
 
-    def test_a_refused_turn_takes_nothing_over(self, home: Home, bench: Bench) -> None:
+    def test_a_refused_turn_takes_nothing_over(self, home: BytesPlace, bench: Bench) -> None:
         parent, child = family(home.store)
         parent.attachments.put(b"abc")
         with refused(bench, holdfast.HeadConflict):
@@ -121,34 +123,34 @@ class InheritanceContract(Contract):
     # Bytes outside.
 
     @pytest.fixture(params=["port", "folder"])
-    def door(self, request: pytest.FixtureRequest, tmp_path: Path) -> Door:
+    def port(self, request: pytest.FixtureRequest, tmp_path: Path) -> HookedPort:
         """A place for bytes with hooks."""
         folder = tmp_path / "bytes"
-        return Door(Shelf() if request.param == "port" else Folder(folder), folder)
+        return HookedPort(ByteStore() if request.param == "port" else Folder(folder), folder)
 
-    def test_bytes_outside_are_read_without_holding_up_a_call(self, bench: Bench, door: Door) -> None:
-        store, other = bench.open(attachments=door), bench.open(attachments=door)
+    def test_bytes_outside_are_read_without_holding_up_a_call(self, bench: Bench, port: HookedPort) -> None:
+        store, other = bench.open(attachments=port), bench.open(attachments=port)
         parent, child = family(store)
         parent.attachments.put(b"abc")
         # A commit to the child meanwhile would block if the first commit held the session.
-        door.before_get.append(lambda: other.sessions.handle("child").commit(holdfast.Commit(turn_id="t0")))
+        port.before_get.append(lambda: other.sessions.handle("child").commit(holdfast.Commit(turn_id="t0")))
         assert child.commit(NAMES_ABC).revision == 2
         assert child.attachments.get(ABC).data == b"abc"
 
-    def test_an_attachment_that_the_parent_forgets_meanwhile_is_unknown(self, bench: Bench, door: Door) -> None:
-        store, other = bench.open(attachments=door), bench.open(attachments=door)
+    def test_an_attachment_that_the_parent_forgets_meanwhile_is_unknown(self, bench: Bench, port: HookedPort) -> None:
+        store, other = bench.open(attachments=port), bench.open(attachments=port)
         parent, child = family(store)
         parent.attachments.put(b"abc")
-        door.before_get.append(lambda: other.sessions.handle("parent").attachments.forget(ABC))
+        port.before_get.append(lambda: other.sessions.handle("parent").attachments.forget(ABC))
         with pytest.raises(UnknownRef):
             child.commit(NAMES_ABC)
-        assert (child.load(), len(child.attachments.list()), door.names()) == (None, 0, [])
+        assert (child.load(), len(child.attachments.list()), port.names()) == (None, 0, [])
 
-    def test_lost_bytes_are_not_taken_over(self, bench: Bench, door: Door) -> None:
-        parent, child = family(bench.open(attachments=door))
+    def test_lost_bytes_are_not_taken_over(self, bench: Bench, port: HookedPort) -> None:
+        parent, child = family(bench.open(attachments=port))
         parent.attachments.put(b"abc")
         parent.commit(holdfast.Commit(attachments=[ABC]))
-        elsewhere = bench.open(attachments=Shelf())
+        elsewhere = bench.open(attachments=ByteStore())
         with refused(bench, holdfast.Corrupt):
             elsewhere.sessions.handle("child").commit(NAMES_ABC)
         with refused(bench, holdfast.Corrupt):

@@ -26,17 +26,17 @@ LIMIT = 2
 
 CLAIM_AND_HOLD = """
 while True:
-    hear()
+    receive()
     claim = store.queue.claim_next(owner_id=me, max_batches=1)
-    say(claim is not None)
-    hear()
+    send(claim is not None)
+    receive()
     if claim is not None:
         store.queue.complete(claim)
-    say("done")
+    send("done")
 """
 
 WORK_OFF = """
-hear()
+receive()
 spans = []
 while True:
     claim = store.queue.claim_next(owner_id=me, max_batches=1)
@@ -52,13 +52,13 @@ while True:
     time.sleep(0.002)
     spans.append([began, time.monotonic()])
     store.queue.complete(claim)
-say(spans)
+send(spans)
 """
 
 HOLD_MAIL = """
 claim = store.queue.claim_next(owner_id=me, ttl_ms=700)
-say(claim.session_id)
-hear()
+send(claim.session_id)
+receive()
 """
 
 LIMITS = pytest.mark.parametrize("limit", ["at_once", "per_key"])
@@ -213,7 +213,7 @@ class LimitRaceContract(Contract):
 
             def start(script: str, count: int) -> list[Child]:
                 children = [ends.enter_context(Child(OPEN + script, url, f"p{index}")) for index in range(count)]
-                assert [child.hear() for child in children] == ["ready"] * count
+                assert [child.receive() for child in children] == ["ready"] * count
                 return children
 
             yield start
@@ -228,11 +228,11 @@ class LimitRaceContract(Contract):
         children = start(CLAIM_AND_HOLD, 4)
         for _ in range(ROUNDS):
             for child in children:
-                child.say("claim")
-            assert [child.hear() for child in children].count(True) == LIMIT
+                child.send("claim")
+            assert [child.receive() for child in children].count(True) == LIMIT
             for child in children:
-                child.say("complete")
-            assert {child.hear() for child in children} == {"done"}
+                child.send("complete")
+            assert {child.receive() for child in children} == {"done"}
 
     @LIMITS
     def test_processes_never_exceed_a_limit_and_leave_nothing(
@@ -243,8 +243,8 @@ class LimitRaceContract(Contract):
             mail(timely, f"s{number % 12}", "ada")
         children = start(WORK_OFF, 3)
         for child in children:
-            child.say("go")
-        spans = [span for child in children for span in child.hear()]
+            child.send("go")
+        spans = [span for child in children for span in child.receive()]
         assert len(spans) == JOBS
         assert most_at_once(spans) <= LIMIT
 
@@ -255,7 +255,7 @@ class LimitRaceContract(Contract):
         limit_mail(timely, limit, 1)
         mail(timely, "a", "ada")
         (child,) = start(HOLD_MAIL, 1)
-        assert child.hear() == "a"
+        assert child.receive() == "a"
         mail(timely, "b", "ada")
         assert timely.queue.claim_next(owner_id="w") is None
         child.kill()

@@ -71,9 +71,9 @@ class ProcessExplanationContract(Contract):
         claim = store.processes.claim_next(owner_id="w1", ttl_ms=HOUR_MS)
         assert claim is not None
         store.processes.suspend(claim.lease, seen=0, wait=SignalWait("approve", ordinal=1))
-        said = explain()
-        cause = only(said)
-        assert (said.standing, cause.name) == ("waits", "waits-for-a-signal")
+        explained = explain()
+        cause = only(explained)
+        assert (explained.standing, cause.name) == ("waits", "waits-for-a-signal")
         assert cause.remedy == ("processes", "signal", "r1", "approve")
         store.events.signal("r1", "approve")
         assert only(explain()).name == "unclaimed"
@@ -99,8 +99,8 @@ class ProcessExplanationContract(Contract):
         for number, outcome in enumerate(ends):
             store.processes.start("research", id=f"r{number}")
             store.processes.complete(f"r{number}", outcome)
-            said = store.maintenance.explain_process(f"r{number}")
-            names[only(said).name] = (said.standing, only(said).error or "")
+            explained = store.maintenance.explain_process(f"r{number}")
+            names[only(explained).name] = (explained.standing, only(explained).error or "")
         assert names == {
             "completed": ("idle", ""),
             "failed": ("stuck", "broken"),
@@ -136,9 +136,9 @@ class ProcessExplanationContract(Contract):
         assert (cause.name, cause.standing, cause.remedy) == ("waits-for-a-child", "waits", ("why", "c1"))
         store.queue.pause("mail")
         for id, waited_for in (("r1", "c1"), ("c1", "c2")):
-            said = store.maintenance.explain_process(id)
-            cause = only(said)
-            assert (said.standing, cause.name, cause.subject_id) == ("stuck", "waits-for-a-child", waited_for)
+            explained = store.maintenance.explain_process(id)
+            cause = only(explained)
+            assert (explained.standing, cause.name, cause.subject_id) == ("stuck", "waits-for-a-child", waited_for)
             assert cause.remedy == ("queue", "resume", "mail")
             assert "kind 'mail' is paused" in cause.problem
         store.queue.resume("mail")
@@ -159,9 +159,9 @@ class ProcessExplanationContract(Contract):
             RunWait("step retry", "call", now_ms + 2_000),
         ]
         store.processes.suspend(claim.lease, seen=0, due_at_ms=now_ms + 1_000, waits=waits)
-        said = store.maintenance.explain_process("r1")
-        assert said.standing == "waits"
-        assert [(one.name, one.subject_id, one.next_at_ms, one.remedy) for one in said.causes] == [
+        explained = store.maintenance.explain_process("r1")
+        assert explained.standing == "waits"
+        assert [(one.name, one.subject_id, one.next_at_ms, one.remedy) for one in explained.causes] == [
             ("waits-for-a-signal", None, None, ("processes", "signal", "r1", "approve")),
             ("waits-for-a-signal", None, now_ms + 3_000, ("processes", "signal", "r1", "stop")),
             ("waits-for-a-child", "c", None, ("why", "c")),

@@ -34,11 +34,11 @@ PRELUDE = """
 import json, sys, time
 import holdfast
 
-def say(value):
+def send(value):
     sys.stdout.write(json.dumps(value) + "\\n")
     sys.stdout.flush()
 
-def hear():
+def receive():
     line = sys.stdin.readline()
     if not line:
         raise SystemExit
@@ -52,31 +52,31 @@ def attempt(call):
 
 url, me = sys.argv[1], sys.argv[2]
 """
-OPEN = PRELUDE + "store = holdfast.open_blocking(url)\nsay('ready')\n"
+OPEN = PRELUDE + "store = holdfast.open_blocking(url)\nsend('ready')\n"
 
 COMMIT_ON_REVISION = """
 handle = store.sessions.handle("chat")
 while True:
-    revision = hear()
-    say(attempt(lambda: handle.commit(holdfast.Commit(expected_revision=revision, config=me)).revision))
+    revision = receive()
+    send(attempt(lambda: handle.commit(holdfast.Commit(expected_revision=revision, config=me)).revision))
 """
 
 COMMIT_AT_ONCE = """
 handle = store.sessions.handle("chat")
-hear()
-say([handle.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", 1)])).revision for _ in range(25)])
+receive()
+send([handle.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", 1)])).revision for _ in range(25)])
 """
 
 SAME_FACTS = """
 while True:
-    n = hear()
+    n = receive()
     draft = holdfast.WorkDraft(session_id="chat", payloads=[n], source_key=f"key-{n}")
     turn = holdfast.Commit(turn_id=f"turn-{n}", checkpoint=holdfast.Checkpoint(turn_state=n), enqueues=[draft])
     receipt = store.sessions.handle("chat").commit(turn)
     emission = store.triggers.emit("cron", "daily", idempotency_key=f"day-{n}")
     process = store.processes.register(holdfast.ProcessRegistration(f"job-{n}", holdfast.processes.External(n)))
     event = store.events.append(f"job-{n}", "process.waiting", n, replay_key="once")
-    say({
+    send({
         "facts": [
             receipt.revision, receipt.checkpoint_ref, store.queue.enqueue(draft).batch_id, event.event.sequence,
             emission.occurrence.occurrence_id, process.registration_hash, process.created_at_ms,
@@ -86,21 +86,21 @@ while True:
 """
 
 CLAIM_ALL = """
-hear()
+receive()
 mine = []
 while (claim := store.queue.claim("chat", owner_id=me)) is not None:
     mine += [item.payload for batch in claim.batches for item in batch.items]
     store.sessions.handle("chat").commit(holdfast.Commit(completes=[claim]))
-say(mine)
+send(mine)
 """
 
 CLAIM_RUNS = """
-hear()
+receive()
 mine = []
 while (claim := store.processes.claim_next(owner_id=me)) is not None:
     mine.append(claim.process.id)
     store.processes.complete(claim.process.id, holdfast.processes.Completed(me), lease=claim.lease)
-say(mine)
+send(mine)
 """
 
 COUNT_SIGNALS = """
@@ -109,44 +109,44 @@ while True:
     claim = store.processes.claim_next(owner_id=me)
     log = store.events.after("run").items
     store.processes.suspend(claim.lease, seen=len(log), wait=holdfast.processes.SignalWait("go", len(log) + 1))
-    say(len(log))
+    send(len(log))
 """
 
 HOLD_RUN = """
-say(store.processes.claim_next(owner_id=me, ttl_ms=700).lease.fence)
-hear()
+send(store.processes.claim_next(owner_id=me, ttl_ms=700).lease.fence)
+receive()
 """
 
 CLAIM_LEASE = """
 while True:
-    n = hear()
-    say(attempt(lambda: store.leases.claim(holdfast.leases.OnSession(f"chat-{n}"), owner_id=me, ttl_ms=600_000).fence))
+    n = receive()
+    send(attempt(lambda: store.leases.claim(holdfast.leases.OnSession(f"chat-{n}"), owner_id=me, ttl_ms=600_000).fence))
 """
 
 WAIT = """
 from holdfast.testing.contract.second_process import wait
 while True:
-    what, name = hear()
-    say("waiting")
-    say(wait(store, what, name))
+    what, name = receive()
+    send("waiting")
+    send(wait(store, what, name))
 """
 
 CAUSE = """
 from holdfast.testing.contract.second_process import cause
 while True:
-    what, name = hear()
+    what, name = receive()
     cause(store, what, name)
-    say(time.monotonic())
+    send(time.monotonic())
 """
 
 OPEN_AT_ONCE = """
-say("ready")
-hear()
+send("ready")
+receive()
 store = holdfast.open_blocking(url)
 store.processes.register(holdfast.ProcessRegistration("job", holdfast.processes.External()))
 receipt = store.sessions.handle(f"chat-{me}").commit(holdfast.Commit(expected_revision=0))
 store.close()
-say(receipt.revision)
+send(receipt.revision)
 """
 
 WRITE_FOR_EVER = """
@@ -160,19 +160,19 @@ while True:
             enqueues=[holdfast.WorkDraft(payloads=[me])],
         )
     ).revision
-    say(revision)
+    send(revision)
 """
 
 HOLD = """
 claim = store.queue.claim("chat", owner_id=me, ttl_ms=700)
 lease = store.leases.claim(holdfast.leases.OnProcess("job"), owner_id=me, ttl_ms=700)
-say([claim.fence, lease.fence])
-hear()
+send([claim.fence, lease.fence])
+receive()
 """
 
 DELETE = """
-hear()
-say(store.sessions.delete("chat").deleted)
+receive()
+send(store.sessions.delete("chat").deleted)
 """
 
 
@@ -204,13 +204,13 @@ class Child:
         command = [sys.executable, "-c", script, url, name]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
 
-    def say(self, value: object) -> None:
+    def send(self, value: object) -> None:
         """Send a line."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(value) + "\n")
         self._process.stdin.flush()
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         """Return the next line that it sends."""
         assert self._process.stdout is not None
         line = in_background(self._process.stdout.readline).result(TIMEOUT_S)
@@ -267,7 +267,7 @@ class SecondProcessContract(Contract):
 
             def start(script: str, count: int = CHILDREN, opening: str = OPEN) -> list[Child]:
                 children = [ends.enter_context(Child(opening + script, url, f"p{index}")) for index in range(count)]
-                assert [child.hear() for child in children] == ["ready"] * count
+                assert [child.receive() for child in children] == ["ready"] * count
                 return children
 
             yield start
@@ -281,12 +281,12 @@ class SecondProcessContract(Contract):
         handle = store.sessions.handle("chat")
         for revision in range(ROUNDS):
             for child in children:
-                child.say(revision)
+                child.send(revision)
             try:
                 mine: object = handle.commit(holdfast.Commit(expected_revision=revision, config="here")).revision
             except holdfast.HeadConflict as error:
                 mine = ["HeadConflict", error.actual]
-            answers = [mine, *(child.hear() for child in children)]
+            answers = [mine, *(child.receive() for child in children)]
             assert answers.count(revision + 1) == 1
             assert answers.count(["HeadConflict", revision + 1]) == CHILDREN
             view = handle.load()
@@ -300,9 +300,9 @@ class SecondProcessContract(Contract):
         children = start(COMMIT_AT_ONCE)
         handle = store.sessions.handle("chat")
         for child in children:
-            child.say("go")
+            child.send("go")
         mine = [handle.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", 1)])).revision for _ in range(25)]
-        revisions = [*mine, *(revision for child in children for revision in child.hear())]
+        revisions = [*mine, *(revision for child in children for revision in child.receive())]
         assert sorted(revisions) == [*range(1, 101)]
         view = handle.load()
         assert view is not None
@@ -315,8 +315,8 @@ class SecondProcessContract(Contract):
         children = start(SAME_FACTS)
         for number in range(ROUNDS):
             for child in children:
-                child.say(number)
-            answers = [child.hear() for child in children]
+                child.send(number)
+            answers = [child.receive() for child in children]
             assert answers[0]["facts"] == answers[1]["facts"] == answers[2]["facts"]
             assert answers[0]["facts"][0] == number + 1
             for column in range(3):
@@ -334,8 +334,8 @@ class SecondProcessContract(Contract):
             timely.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[number], slot="exclusive"))
         children = start(CLAIM_ALL)
         for child in children:
-            child.say("go")
-        claimed = [child.hear() for child in children]
+            child.send("go")
+        claimed = [child.receive() for child in children]
         assert sorted(number for mine in claimed for number in mine) == [*range(total)]
         assert all(mine == sorted(mine) for mine in claimed)
         assert len(timely.queue.list("chat")) == 0
@@ -346,8 +346,8 @@ class SecondProcessContract(Contract):
             timely.processes.start("research", id=name)
         children = start(CLAIM_RUNS)
         for child in children:
-            child.say("go")
-        claimed = [child.hear() for child in children]
+            child.send("go")
+        claimed = [child.receive() for child in children]
         assert sorted(name for mine in claimed for name in mine) == names
         assert len(timely.processes.list(status="completed", limit=100)) == 60
 
@@ -357,7 +357,7 @@ class SecondProcessContract(Contract):
         timely.processes.start("research", id="run")
         [child] = start(COUNT_SIGNALS, 1)
         for number in range(ROUNDS):
-            assert child.hear() == number
+            assert child.receive() == number
             timely.events.signal("run", "go")
 
     def test_the_run_of_a_killed_process_is_taken_over_when_its_lease_ends(
@@ -365,7 +365,7 @@ class SecondProcessContract(Contract):
     ) -> None:
         timely.processes.start("research", id="run")
         [child] = start(HOLD_RUN, 1)
-        fence = child.hear()
+        fence = child.receive()
         child.kill()
         timely.processes.wait_next(timeout_ms=20_000)
         claim = timely.processes.claim_next(owner_id="here")
@@ -378,8 +378,8 @@ class SecondProcessContract(Contract):
         children = start(CLAIM_LEASE)
         for number in range(ROUNDS):
             for child in children:
-                child.say(number)
-            answers = [child.hear() for child in children]
+                child.send(number)
+            answers = [child.receive() for child in children]
             holder = timely.leases.holder(OnSession(f"chat-{number}"))
             assert holder is not None
             assert answers.count(1) == 1
@@ -392,8 +392,8 @@ class SecondProcessContract(Contract):
         handle = store.sessions.create("chat")
         handle.commit(holdfast.Commit())
         (child,) = start(DELETE, 1)
-        child.say("go")
-        assert child.hear() is True
+        child.send("go")
+        assert child.receive() is True
         for call in (handle.load, handle.history, lambda: handle.commit(holdfast.Commit())):
             with pytest.raises(holdfast.SessionDeleted):
                 call()
@@ -408,11 +408,11 @@ class SecondProcessContract(Contract):
             name = f"job-{number}"
             store.processes.register(holdfast.ProcessRegistration(name, External()))
             for what in ("event", "work", "end"):
-                child.say([what, name])
-                assert child.hear() == "waiting"
+                child.send([what, name])
+                assert child.receive() == "waiting"
                 cause(store, what, name)
                 began = time.monotonic()
-                assert child.hear() == what
+                assert child.receive() == what
                 assert time.monotonic() - began < WAKE_S
 
     def test_a_change_in_another_process_wakes_a_waiter_here(
@@ -425,11 +425,11 @@ class SecondProcessContract(Contract):
             for what in ("event", "work", "end"):
                 waiter = in_background(partial(wait, store, what, name))
                 bench.parked()
-                child.say([what, name])
+                child.send([what, name])
                 assert waiter.result(TIMEOUT_S) == what
                 woken_s = time.monotonic()
                 # The monotonic clock is the machine's. The other process's disk time is not part of the wake.
-                assert woken_s - float(str(child.hear())) < WAKE_S
+                assert woken_s - float(str(child.receive())) < WAKE_S
 
     # Opening and dying.
 
@@ -438,8 +438,8 @@ class SecondProcessContract(Contract):
     ) -> None:
         children = start(OPEN_AT_ONCE, 16, opening=PRELUDE)
         for child in children:
-            child.say("go")
-        assert [child.hear() for child in children] == [1] * 16
+            child.send("go")
+        assert [child.receive() for child in children] == [1] * 16
         store = bench.open()
         stats = store.maintenance.stats()
         assert (stats.sessions, stats.revisions, stats.processes) == (16, 16, 1)
@@ -452,7 +452,7 @@ class SecondProcessContract(Contract):
         acknowledged: list[int] = []
         for number in range(5):
             (child,) = start(WRITE_FOR_EVER, 1)
-            reported = [*(child.hear() for _ in range(3 + 4 * number)), *child.kill()]
+            reported = [*(child.receive() for _ in range(3 + 4 * number)), *child.kill()]
             assert reported == [*range(reported[0], reported[0] + len(reported))]
             # A server may finish the last commit of a dead process after the read below.
             assert reported[0] - len(acknowledged) in (1, 2)
@@ -475,7 +475,7 @@ class SecondProcessContract(Contract):
         timely.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["left over"]))
         timely.processes.register(holdfast.ProcessRegistration("job", External()))
         (child,) = start(HOLD, 1)
-        assert child.hear() == [1, 1]
+        assert child.receive() == [1, 1]
         assert child.kill() == []
         timely.queue.wait("chat", timeout_ms=20_000)
         claim = timely.queue.claim("chat", owner_id="successor")

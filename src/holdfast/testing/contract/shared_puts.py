@@ -8,54 +8,54 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.testing.contract.attachments import ABC, Shelf
+from holdfast.testing.contract.attachments import ABC, ByteStore
 from holdfast.testing.contract.bench import Bench, Contract, at_once
-from holdfast.testing.contract.outside import Died, Door, die
+from holdfast.testing.contract.outside import Died, HookedPort, die
 
 
 class SharedPutContract(Contract):
     """Several puts of one attachment, with its bytes outside the database."""
 
     @pytest.fixture(params=["port", "folder"])
-    def door(self, request: pytest.FixtureRequest, tmp_path: Path) -> Door:
+    def port(self, request: pytest.FixtureRequest, tmp_path: Path) -> HookedPort:
         """A place for bytes with hooks."""
         folder = tmp_path / "bytes"
-        return Door(Shelf() if request.param == "port" else holdfast.attachments.Folder(folder), folder)
+        return HookedPort(ByteStore() if request.param == "port" else holdfast.attachments.Folder(folder), folder)
 
     def test_a_put_does_not_count_the_intent_of_another_put_that_a_sweep_came_between(
-        self, bench: Bench, door: Door
+        self, bench: Bench, port: HookedPort
     ) -> None:
         """The clock stands still, so all of it happens within one millisecond."""
-        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        store, other = bench.open(attachments=port), bench.open(attachments=port)
         session = store.sessions.create("chat")
 
         def swept_and_put_by_one_that_dies() -> None:
             assert other.attachments.sweep(older_than_ms=0).deleted_objects == 1
-            door.before_put.append(die)
+            port.before_put.append(die)
             with pytest.raises(Died):
                 other.sessions.handle("chat").attachments.put(b"abc")
 
-        door.after_put.append(swept_and_put_by_one_that_dies)
+        port.after_put.append(swept_and_put_by_one_that_dies)
         ref = session.attachments.put(b"abc")
-        assert door.names() == [ABC], "the bytes are written again"
+        assert port.names() == [ABC], "the bytes are written again"
         session.commit(holdfast.Commit(turn_id="t", attachments=[ref.id]))
         assert session.attachments.get(ABC).data == b"abc"
         assert store.maintenance.verify().ok
 
-    def test_puts_of_the_same_bytes_all_count_however_many_there_are(self, bench: Bench, door: Door) -> None:
-        store, other = bench.open(attachments=door), bench.open(attachments=door)
+    def test_puts_of_the_same_bytes_all_count_however_many_there_are(self, bench: Bench, port: HookedPort) -> None:
+        store, other = bench.open(attachments=port), bench.open(attachments=port)
         handles = [one.sessions.create("chat") for one in (store, other, store)]
         killed = other.sessions.handle("chat")
 
         def repeated_by_one_that_dies() -> None:
-            door.before_put.insert(0, die)
+            port.before_put.insert(0, die)
             with pytest.raises(Died):
                 killed.attachments.put(b"abc")
 
-        door.after_put = [repeated_by_one_that_dies] * 5
+        port.after_put = [repeated_by_one_that_dies] * 5
         assert handles[0].attachments.put(b"abc").id == ABC
-        assert len(door.after_put) == 4, "one round is enough: the bytes stay while the reference does"
-        door.after_put.clear()
+        assert len(port.after_put) == 4, "one round is enough: the bytes stay while the reference does"
+        port.after_put.clear()
         for number in range(4):
             data = b"round %d" % number
             results = at_once(*(partial(handle.attachments.put, data) for handle in handles * 2))
@@ -64,17 +64,17 @@ class SharedPutContract(Contract):
         assert store.maintenance.verify().ok
 
     def test_bytes_that_another_put_brought_into_the_database_do_not_stay_outside_as_well(
-        self, bench: Bench, door: Door
+        self, bench: Bench, port: HookedPort
     ) -> None:
-        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        store, other = bench.open(attachments=port), bench.open(attachments=port)
         session = store.sessions.create("chat")
 
         def put_into_the_database() -> None:
             bench.open().sessions.handle("chat").attachments.put(b"abc")
 
-        door.before_put.append(put_into_the_database)
+        port.before_put.append(put_into_the_database)
         session.attachments.put(b"abc")
-        assert (door.names(), other.maintenance.stats().attachment_bytes) == ([], 3)
+        assert (port.names(), other.maintenance.stats().attachment_bytes) == ([], 3)
         session.commit(holdfast.Commit(attachments=[ABC]))
         assert session.attachments.get(ABC).data == b"abc"
         session.attachments.forget(ABC)

@@ -27,16 +27,16 @@ def seen(store: BlockingStore, after: str | int | None = None) -> list[holdfast.
 
 def contents(items: list[holdfast.sessions.StreamItem]) -> list[Any]:
     """Return items in short: a delta as its value, the others as pairs."""
-    said: list[Any] = []
+    found: list[Any] = []
     for item in items:
         match item:
             case holdfast.sessions.StreamDelta(value=value):
-                said.append(value)
+                found.append(value)
             case holdfast.sessions.StreamVoid(reason=reason):
-                said.append(("void", reason))
+                found.append(("void", reason))
             case holdfast.sessions.StreamCommit(messages=messages):
-                said.append(("commit", *messages))
-    return said
+                found.append(("commit", *messages))
+    return found
 
 
 def emitted(store: BlockingStore, claim: holdfast.WorkClaim, *values: Any) -> holdfast.blocking.Turn:

@@ -307,8 +307,8 @@ class WakeContract(Contract):
             declare(store, news)
             draft = SubscriptionDraft(source_type="cron", source_key="night", target=External(), event_types=[news])
             store.triggers.subscribe(draft)
-        said = [str(one.message) for one in caught if issubclass(one.category, WakesOnceWarning)]
-        assert [text.startswith("event type 'news': ") for text in said] == [True, True] * warned
+        shown = [str(one.message) for one in caught if issubclass(one.category, WakesOnceWarning)]
+        assert [text.startswith("event type 'news': ") for text in shown] == [True, True] * warned
 
     def test_a_warning_names_the_line_of_the_caller_and_is_shown_once_for_each(self, store: BlockingStore) -> None:
         news = EventType("news", wake=WakeRule(Const("look"), dedupe=Present("/a")))

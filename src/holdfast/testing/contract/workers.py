@@ -44,12 +44,12 @@ class WorkerContract(Contract):
         session = store.leases.claim(OnSession("c"), owner_id="w1", ttl_ms=1_000)
         leases = [leased(store, "r1"), session]
         clock.advance(999)
-        beat = store.workers.heartbeat(ttl_ms=5_000, claims=claims, leases=leases)
-        ends = [one.expires_at_ms for one in (*beat.claims, *beat.leases) if one is not None]
+        answer = store.workers.heartbeat(ttl_ms=5_000, claims=claims, leases=leases)
+        ends = [one.expires_at_ms for one in (*answer.claims, *answer.leases) if one is not None]
         assert ends == [clock.now_ms() + 5_000] * 4
-        assert [one and one.claim_id for one in beat.claims] == [one.claim_id for one in claims]
+        assert [one and one.claim_id for one in answer.claims] == [one.claim_id for one in claims]
         clock.advance(4_999)
-        for claim in beat.claims:
+        for claim in answer.claims:
             assert claim is not None
             store.queue.complete(claim)
         store.processes.complete("r1", Completed(), lease=leases[0])
@@ -88,9 +88,9 @@ class WorkerContract(Contract):
         store.queue.complete(gone)
         store.sessions.delete("deleted")
         store.processes.complete("r1", Completed())
-        beat = store.workers.heartbeat(ME, ttl_ms=5_000, claims=[gone, kept, deleted], leases=[ended, held])
-        assert [one is not None for one in beat.claims] == [False, True, False]
-        assert [one is not None for one in beat.leases] == [False, True]
+        answer = store.workers.heartbeat(ME, ttl_ms=5_000, claims=[gone, kept, deleted], leases=[ended, held])
+        assert [one is not None for one in answer.claims] == [False, True, False]
+        assert [one is not None for one in answer.leases] == [False, True]
         clock.advance(5_000)
         again = store.workers.heartbeat(ME, ttl_ms=5_000, claims=[kept], leases=[held])
         assert again == Heartbeat((None,), (None,)), "an expired one cannot be renewed"
