@@ -75,8 +75,8 @@ class JournalFull(holdfast.Conflict):
 
     def __init__(self, process_id: str, name: str, has: str) -> None:
         super().__init__(
-            f"run {process_id!r}, {shown_step(name)}: the journal {has}: call run.continue_as_new(args) before that, which "
-            "continues with an empty journal"
+            f"run {process_id!r}, {shown_step(name)}: the journal {has}: call run.continue_as_new(args) before that, "
+            "which continues with an empty journal"
         )
         self.process_id = process_id
         self.name = name
