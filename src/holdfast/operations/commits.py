@@ -55,11 +55,7 @@ async def by_rule(
     """Do the same as `commit` without a verdict of the database: the rule judges the turn, from facts."""
     session = await sessions.ensure(tx, address)
     segments = graph.segments_of(session)
-    targets = {intent.session_id: session}
-    for draft in intent.enqueues:
-        target = targets.get(draft.session_id) or await tx.find_session(draft.session_id, key_only=True)
-        if target is not None:
-            targets[draft.session_id] = target
+    targets = await _find_targets(tx, session, intent)
     facts = await tx.load_commit_facts(_query(session, segments, intent, targets))
     replay = rules.replay(intent, facts.turn)
     if replay is not None:
@@ -110,6 +106,16 @@ async def by_rule(
         key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)
     receipt = rules.receipt_of(intent.session_id, plan.revision, plan, replayed=False)
     return plan.session, await stamped(tx, receipt)
+
+
+async def _find_targets(tx: Transaction, session: SessionRow, intent: rules.CommitIntent) -> dict[str, SessionRow]:
+    """Return the sessions that the turn enqueues work to, as far as they exist, and its own."""
+    targets = {intent.session_id: session}
+    for draft in intent.enqueues:
+        target = targets.get(draft.session_id) or await tx.find_session(draft.session_id, key_only=True)
+        if target is not None:
+            targets[draft.session_id] = target
+    return targets
 
 
 async def _write(

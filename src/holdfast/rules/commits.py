@@ -289,24 +289,18 @@ def assume(intent: CommitIntent, head: Head, before: TurnBody) -> CommitFacts:
 
     Of the stored nodes, only the head's leaf is known, and its content is not: it equals no node.
     """
+    nodes: tuple[NodeRow, ...] = ()
     leaf = graph.leaf_of(head.revision)
-    nodes = () if leaf is None or head.revision is None else (_node_named(leaf, head.revision.epoch),)
+    if leaf is not None and head.revision is not None:
+        nodes = (heads.named_node(leaf[1], leaf[0], leaf[0] >> POSITION_BITS, head.revision.epoch),)
     hashes = frozenset(body_refs(before))
     return CommitFacts(head=head.revision, nodes=nodes, hashes=hashes, attachment_ids=frozenset(intent.attachments))
-
-
-def _node_named(leaf: tuple[int, str], epoch: int) -> NodeRow:
-    node_key, node_id = leaf
-    return NodeRow(node_key, node_key >> POSITION_BITS, epoch, node_id, None, "", None, None, 0, b"null", LIVE, None)
 
 
 def plan_on(
     intent: CommitIntent, session: SessionRow, facts: CommitFacts, batch_ids: Sequence[str], before: TurnBody
 ) -> TurnPlan:
-    """Return what the commit writes if the facts hold, for a database that judges claims, lease and names itself.
-
-    Rows without a time of their own are `UNTIMED`; batches belong to the sessions in `targets`.
-    """
+    """Return what the commit writes if the facts hold, for a database that judges claims, lease and names itself."""
     _require_head(intent, session, facts)
     plan = _plan(intent, session, facts, (), (), before=before, targets={}, batch_ids=batch_ids, now_ms=UNTIMED)
     return with_proofs(plan, intent, session)

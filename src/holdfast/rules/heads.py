@@ -32,7 +32,7 @@ def plan_nodes(head: Head, intents: Sequence[graph.NodeIntent]) -> NodesParams:
         "nodes",
         msgspec.structs.replace(head.session, session_key=0),
         intents,
-        {node_id: _anchor(node_id, -place) for place, node_id in enumerate(anchors, start=1)},
+        {node_id: named_node(node_id, -place) for place, node_id in enumerate(anchors, start=1)},
         leaf=leaf,
         after=Segment(0, head.session.epoch, 0),
         revision=None,
@@ -42,5 +42,6 @@ def plan_nodes(head: Head, intents: Sequence[graph.NodeIntent]) -> NodesParams:
     return NodesParams(head, placed.rows, tuple(anchors), segments, follows_head)
 
 
-def _anchor(node_id: str, key: int) -> NodeRow:
-    return NodeRow(key, 0, 0, node_id, None, "", None, None, 0, b"null", LIVE, None)
+def named_node(node_id: str, key: int, session_key: int = 0, epoch: int = 0) -> NodeRow:
+    """Return a stored node of which nothing but the name is known: it equals no other node."""
+    return NodeRow(key, session_key, epoch, node_id, None, "", None, None, 0, b"null", LIVE, None)
