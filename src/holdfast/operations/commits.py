@@ -99,8 +99,6 @@ async def by_rule(
         if wanted is not None:
             return session, wanted
         await attachments.take_over(tx, copies, inheritance)
-    if tx.judges_turns:
-        plan = rules.with_proofs(plan, intent, session)
     await _write(tx, session, intent, plan, facts.batches)
     if plan.blobs:
         key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)
@@ -124,7 +122,8 @@ async def _write(
     """Write an accepted turn. A turn without some of the parts takes no step for them."""
     if plan.revived or plan.hidden:
         await _change_marks(tx, session, intent, plan)
-    await tx.apply_commit(plan, tx.now_ms)
+    # A database that judges turns judges this one again.
+    await tx.apply_commit(rules.with_proofs(plan, intent, session) if tx.judges_turns else plan, tx.now_ms)
     if plan.completed_seqs or plan.enqueues:
         await _update_ready(tx, plan, batches)
     _notify(tx, intent, plan)
