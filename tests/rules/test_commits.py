@@ -386,6 +386,19 @@ def test_a_replacing_graph_stands_on_its_own(nodes: list[Node], leaf: str | None
     assert info.value.field == field
 
 
+def test_a_plan_with_proofs_has_all_that_a_database_judges_by() -> None:
+    commit = Commit(completes=[CLAIM], lease=LEASE, graph=Append([Node("new", parent="b")], leaf="new"))
+    facts = CommitFacts(head=HEAD, nodes=STORED, batches=(held(1), held(2)), lease=LEASE_ROW)
+    judged = judge(commit, facts=facts)
+    plan = commits.with_proofs(judged, commits.check_commit(commit, "chat", LIMITS, seed="seed"), SESSION)
+    [proof] = plan.claims
+    assert (proof.claim_id, proof.batch_ids) == ("claim:1:3", ("b1", "b2"))
+    assert plan.lease is not None
+    assert plan.live_node_keys == (plan.nodes[0].parent_key,)
+    assert plan.segments != ()
+    assert (judged.claims, judged.lease, judged.live_node_keys, judged.segments) == ((), None, (), ())
+
+
 def test_the_first_reason_against_a_commit_is_reported() -> None:
     commit = Commit(
         expected_revision=1,
