@@ -76,6 +76,40 @@ def test_a_connection_has_one_user_and_there_are_never_more_than_allowed() -> No
     asyncio.run(one_at_a_time())
 
 
+def test_a_connection_on_its_way_to_a_waiter_leaves_no_room_for_another() -> None:
+    async def body() -> None:
+        maker = Maker()
+        pool = pool_of(maker, max_connections=1, acquire_timeout_ms=1_000)
+        held = await pool.acquire()
+        waiting = asyncio.ensure_future(pool.acquire())
+        await asyncio.sleep(0)
+        newcomer = asyncio.ensure_future(pool.acquire())
+        await pool.release(held)
+        # The newcomer runs before the waiter does: no other call waits, and no connection is idle.
+        assert await waiting is held
+        await pool.release(held)
+        assert await newcomer is held
+        assert (len(maker.made), pool.size) == (1, 1)
+
+    asyncio.run(body())
+
+
+def test_a_connection_on_its_way_to_a_waiter_that_is_cancelled_serves_the_next() -> None:
+    async def body() -> None:
+        pool = pool_of(Maker(), max_connections=1, acquire_timeout_ms=1_000)
+        held = await pool.acquire()
+        waiting, next_one = asyncio.ensure_future(pool.acquire()), asyncio.ensure_future(pool.acquire())
+        await asyncio.sleep(0)
+        await pool.release(held)
+        waiting.cancel()
+        assert await next_one is held
+        await pool.release(held)
+        assert await pool.acquire() is held
+        assert pool.size == 1
+
+    asyncio.run(body())
+
+
 def test_a_caller_that_waits_too_long_gets_a_pool_timeout_and_others_continue() -> None:
     async def body() -> None:
         pool = pool_of(Maker(), max_connections=1, acquire_timeout_ms=30)

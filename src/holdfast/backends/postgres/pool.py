@@ -150,7 +150,7 @@ class Pool:
                 self._opening -= 1
                 self._offer_room()
             else:
-                self._offer(pooled)
+                self._offer(self._used.pop(pooled.connection))
 
     def _too_late(self) -> PoolTimeout:
         return PoolTimeout(
@@ -201,6 +201,8 @@ class Pool:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
+                # In use from now on: until the waiter runs, a newcomer would take the connection's place for free.
+                self._used[pooled.connection] = pooled
                 waiter.set_result(pooled)
                 return
         self._idle.append(pooled)
