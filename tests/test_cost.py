@@ -153,7 +153,9 @@ def test_a_large_state_of_which_a_hundredth_changes_takes_a_sixth_of_what_whole_
         assert view.checkpoint == holdfast.Checkpoint(execution_state=state_after(number))
 
 
-def test_a_large_state_costs_a_statement_more_only_if_its_past_was_not_seen(measured: Measured) -> None:
+def test_a_delta_costs_a_statement_and_one_more_if_its_past_was_not_seen(
+    measured: Measured,
+) -> None:
     session = measured.store.sessions.create("chat")
 
     def commit(state: bytes) -> Callable[[], Any]:
@@ -165,12 +167,12 @@ def test_a_large_state_costs_a_statement_more_only_if_its_past_was_not_seen(meas
     assert usual == measured.statements(commit(large[0][:4_095])), "nothing is paid for a small one"
     # The content that it replaces is small, which only a read can tell.
     assert Counter(measured.statements(commit(large[0]))) - Counter(usual) == Counter(["load_blobs"])
-    assert measured.statements(commit(large[1])) == usual
+    assert Counter(measured.statements(commit(large[1]))) - Counter(usual) == Counter(["hold_key_frames"])
     assert measured.store.maintenance.stats().blobs == 5
     measured.forget()
     session = measured.store.sessions.handle("chat")
-    assert Counter(measured.statements(commit(large[2]))) - Counter(usual) == Counter(["load_blobs"])
-    assert measured.statements(commit(large[3])) == usual
+    assert Counter(measured.statements(commit(large[2]))) - Counter(usual) == Counter(["load_blobs", "hold_key_frames"])
+    assert Counter(measured.statements(commit(large[3]))) - Counter(usual) == Counter(["hold_key_frames"])
 
 
 def test_a_thousand_small_turns_take_at_most_twice_their_content(measured: Measured) -> None:

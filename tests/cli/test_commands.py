@@ -792,11 +792,11 @@ def test_doctor_names_what_is_dangerous_and_what_waits(on: Any, filled: Any, url
     found = {concern["name"]: concern for concern in said.json["concerns"]}
     # The tests' own server runs without durability.
     servers = {"fsync", "full-page-writes"} if url.startswith("postgresql") else set()
-    assert set(found) == {"expired-leases", "undelivered", "old-work"} | servers
+    assert set(found) == {"undelivered", "old-work"} | servers, "the next claim of a session ends an expired lease"
     assert sorted(found["old-work"]) == ["advice", "ids", "level", "name", "problem"]
     text = on("doctor")
     assert text.code == 1
-    assert "\nwarning  undelivered: 1 delivery reserved" in text.out
+    assert "warning  undelivered: 1 delivery reserved" in text.out
     assert "start each with `holdfast triggers redeliver`" in text.out
     [process_id] = found["undelivered"]["ids"]
     assert f"holdfast why {process_id} --url " in text.out

@@ -296,7 +296,7 @@ def no_more_than_a_page_is_fetched(folder: Path, _: pytest.FixtureRequest) -> No
 
 def a_count_ends(folder: Path, _: pytest.FixtureRequest) -> None:
     hostile_pages.fill(folder / "state.db")
-    hostile_pages.knot(folder / "state.db", "sessions", levels=5)
+    hostile_pages.cycle(folder / "state.db", "sessions", levels=5)
     with holdfast.open_blocking(folder / "state.db") as store, failing_as_an_error(), pytest.raises(holdfast.Corrupt):
         store.maintenance.stats()
 
