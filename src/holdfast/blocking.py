@@ -58,6 +58,7 @@ class Session(Facet):
     save_meta = without_await(asynchronous.Session.save_meta)
     set_labels = without_await(asynchronous.Session.set_labels)
     load = without_await(asynchronous.Session.load)
+    load_many = without_await(asynchronous.Session.load_many)
     load_node = without_await(asynchronous.Session.load_node)
     nodes = without_await(asynchronous.Session.nodes)
     commit = without_await(asynchronous.Session.commit)

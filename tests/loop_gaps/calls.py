@@ -182,6 +182,12 @@ async def load_bytes(store: holdfast.Store, size: Size) -> Prepared:
     return session.load
 
 
+async def load_many(store: holdfast.Store, size: Size) -> Prepared:
+    session = await new_session(store)
+    await session.commit(large_records(size))
+    return lambda: session.load_many([1])
+
+
 async def load_node(store: holdfast.Store, size: Size) -> Prepared:
     session = await new_session(store)
     await session.commit(large_records(size))
@@ -334,6 +340,7 @@ CALLS: dict[str, Callable[[holdfast.Store, Size], Awaitable[Prepared]]] = {
     "load of documents": load_documents,
     "load of a state": load_state,
     "load of bytes": load_bytes,
+    "load_many": load_many,
     "load_node": load_node,
     "nodes": nodes_page,
     "history": history,

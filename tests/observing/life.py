@@ -80,6 +80,7 @@ class Life:
         self.refused("session.commit", holdfast.HeadConflict, chat.commit, holdfast.Commit(expected_revision=0))
         self.refused("session.commit", holdfast.InvalidRequest, chat.commit, CANARY)
         done("session.load", chat.load)
+        done("session.load_many", chat.load_many, [1])
         done("session.load_node", chat.load_node, "n1")
         done("session.nodes", chat.nodes)
         done("session.history", chat.history)

@@ -20,7 +20,7 @@ from holdfast.records.graph import ActivePath, AgentFrame, FullGraph, Graph, IdR
 from holdfast.records.limits import Limits
 from holdfast.records.sessions import Child, SessionMeta, SessionSummary
 from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionRow
-from holdfast.rules import checkpoints, commits, deltas, graph, labels, ledgers, node_ranges, replacements
+from holdfast.rules import checkpoints, commits, deltas, graph, labels, ledgers, node_ranges, replacements, views
 from holdfast.rules import sessions as rules
 from holdfast.rules.sequences import require_gapless
 
@@ -161,12 +161,12 @@ async def _named(tx: Transaction, row: SessionRow, at: int | str | None) -> Revi
     if at is None:
         return await newest_revision(tx, row)
     if isinstance(at, int):
-        return await _revision(tx, row, at)
+        return await revision_at(tx, row, at)
     turn = await tx.find_turn(row, at)
     if turn is not None:
         return turn
     named = await tx.find_nodes(graph.segments_of(row), [at])
-    return await _revision(tx, row, rules.revision_of_node(at, row, named))
+    return await revision_at(tx, row, rules.revision_of_node(at, row, named))
 
 
 async def load_turn(
@@ -197,39 +197,61 @@ async def _view(
         segments = graph.segments_of(row)
     else:
         segments = graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
-    needed_by = f"revision {row.session_key}/{row.revision if revision is None else revision.revision}"
     refs = commits.body_refs(body)
     blobs = await tx.load_blobs(row.family, refs) if refs else ()
-    deltas.require_room(blobs, most_bytes, needed_by=needed_by)
+    deltas.require_room(blobs, most_bytes, needed_by=described(row, revision))
     bodies = deltas.opened(blobs)
-    config = None if body.config_ref is None else checkpoints.content_of(body.config_ref, bodies, needed_by=needed_by)
-    manifest = body.manifest
     counters = await tx.read_ledger(row.session_key)
     later: Sequence[Usage | ledgers.Spent] = ()
     if counters and revision is not None and revision.revision < row.revision:
         # Without counters, no turn has used anything.
-        later = await _usage_after(tx, row.session_key, revision.revision)
+        later = [usage for _, usage in await usage_after(tx, row.session_key, revision.revision)]
+    found = await _read_graph(tx, segments, revision, scope)
+    ledger = ledgers.ledger_of(counters, later, spent=body.spent, session_key=row.session_key)
+    return view_of(row, revision, body, bodies, graph=found, node_count=views.count_of(segments), ledger=ledger)
+
+
+def view_of(
+    row: SessionRow,
+    revision: RevisionRow | None,
+    body: commits.TurnBody,
+    bodies: dict[str, bytes],
+    *,
+    graph: Graph,
+    node_count: int,
+    ledger: tuple[Usage, ...],
+) -> SessionView:
+    """Return a view of what was read. `bodies` has the contents that the revision needs."""
+    needed_by = described(row, revision)
+    manifest = body.manifest
+    config = None if body.config_ref is None else checkpoints.content_of(body.config_ref, bodies, needed_by=needed_by)
     return SessionView(
         session_id=row.session_id,
         revision=0 if revision is None else revision.revision,
-        graph=await _read_graph(tx, segments, revision, scope),
-        node_count=sum(segment.upto - segment.epoch for segment in segments),
+        graph=graph,
+        node_count=node_count,
         config=config,
         frames=_frames(body, bodies, needed_by),
         current_frame_id=body.current_frame_id,
         checkpoint_ref=None if revision is None else revision.checkpoint_ref,
         manifest=CheckpointManifest() if manifest is None else manifest,
         checkpoint=None if manifest is None else checkpoints.checkpoint_of(manifest, bodies, needed_by=needed_by),
-        ledger=ledgers.ledger_of(counters, later, spent=body.spent, session_key=row.session_key),
+        ledger=ledger,
     )
+
+
+def described(row: SessionRow, revision: RevisionRow | None) -> str:
+    """Return a revision as errors name it."""
+    return f"revision {row.session_key}/{row.revision if revision is None else revision.revision}"
 
 
 async def newest_revision(tx: Transaction, row: SessionRow) -> RevisionRow | None:
     """Return the head's revision, None if the session has none yet."""
-    return await _revision(tx, row, row.revision) if row.revision > 0 else None
+    return await revision_at(tx, row, row.revision) if row.revision > 0 else None
 
 
-async def _revision(tx: Transaction, row: SessionRow, revision: int) -> RevisionRow:
+async def revision_at(tx: Transaction, row: SessionRow, revision: int) -> RevisionRow:
+    """Return a revision. Raises UnknownRef if it is not retained."""
     found = await tx.find_revision(row.session_key, revision)
     if found is None and revision == row.revision and revision > 0:
         raise Corrupt("revisions", f"{row.session_key}/{revision}", "the head's revision is missing")
@@ -261,7 +283,7 @@ async def _read_graph(
         return Graph((), leaf_id)
     path = await tx.read_path(leaf_key, scope.last)
     if not path and scope.last != 0:
-        await _require_node(tx, segments, leaf_key, leaf_id or "")
+        await require_node(tx, segments, leaf_key, leaf_id or "")
     return graph.graph_of(reversed(path), leaf_id)
 
 
@@ -271,7 +293,7 @@ async def _require_stored(tx: Transaction, view: Iterable[node_ranges.KeyRange],
         node_ranges.require_stored(keys, await tx.count_nodes(*keys))
 
 
-async def _require_node(tx: Transaction, segments: tuple[Segment, ...], node_key: int, node_id: str) -> None:
+async def require_node(tx: Transaction, segments: tuple[Segment, ...], node_key: int, node_id: str) -> None:
     """Raises Corrupt if the leaf is missing. An empty path should mean that the leaf is tombstoned."""
     if not any(row.node_key == node_key for row in await tx.find_nodes(segments, [node_id])):
         raise Corrupt("nodes", str(node_key), "the leaf is missing")
@@ -292,12 +314,13 @@ def _frames(body: commits.TurnBody, bodies: dict[str, bytes], needed_by: str) ->
     )
 
 
-async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list[Usage | ledgers.Spent]:
-    later: list[Usage | ledgers.Spent] = []
+async def usage_after(tx: Transaction, session_key: int, revision: int) -> list[tuple[int, Usage | ledgers.Spent]]:
+    """Return what the turns after a revision used, each with the turn's revision, in their order."""
+    later: list[tuple[int, Usage | ledgers.Spent]] = []
     while True:
         rows = await tx.list_revisions(session_key, after=revision, limit=SCAN_PAGE)
         require_gapless("revisions", session_key, [row.revision for row in rows], after=revision)
-        later.extend(usage for row in rows for usage in commits.body_of(row).usage)
+        later.extend((row.revision, usage) for row in rows for usage in commits.body_of(row).usage)
         if not may_follow(rows, SCAN_PAGE):
             return later
         revision = rows[-1].revision
@@ -385,7 +408,7 @@ async def nodes_by_id_page(
 async def _segments_at(tx: Transaction, row: SessionRow, at: int | None) -> tuple[Segment, ...]:
     if at is None:
         return graph.segments_of(row)
-    revision = await _revision(tx, row, at)
+    revision = await revision_at(tx, row, at)
     return graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
 
 
@@ -447,7 +470,7 @@ async def _fork_point(
         return await _fork_node(tx, origin, at)
     if at is None and origin.revision == 0:
         return graph.segments_of(origin), None, None
-    revision = await _revision(tx, origin, origin.revision if at is None else at)
+    revision = await revision_at(tx, origin, origin.revision if at is None else at)
     leaf = graph.leaf_of(revision)
     if at is None:
         return graph.segments_of(origin), revision, leaf

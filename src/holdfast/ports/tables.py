@@ -54,8 +54,16 @@ class SessionTables(Protocol):
         """Return one revision."""
         ...
 
+    async def find_revisions(self, session: r.SessionRow, revisions: Sequence[int]) -> list[r.RevisionRow]:
+        """Return those of these revisions that are retained, in any order."""
+        ...
+
     async def find_turn(self, session: r.SessionRow, turn_id: str) -> r.RevisionRow | None:
         """Return the retained revision that a turn of this id made."""
+        ...
+
+    async def find_turns(self, session: r.SessionRow, turn_ids: Sequence[str]) -> list[r.RevisionRow]:
+        """Return the retained revisions that turns of these ids made, in any order."""
         ...
 
     async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
@@ -134,6 +142,10 @@ class GraphTables(Protocol):
 
     async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
         """Return at most `last` nodes from the leaf towards the root, up to but excluding one that is not live."""
+        ...
+
+    async def read_paths(self, leaf_keys: Sequence[int], last: int | None) -> list[r.NodeRow]:
+        """Return every node that `read_path` returns for one of these leaves of a family, each once, in any order."""
         ...
 
     async def read_nodes(

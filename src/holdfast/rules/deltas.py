@@ -118,6 +118,19 @@ def require_room(rows: Sequence[BlobRow], most_bytes: int, *, needed_by: str) ->
         )
 
 
+def require_room_for_all(rows: Iterable[BlobRow], views: Iterable[Sequence[str]], most_bytes: int) -> None:
+    """Refuse to make views whose contents are too large together. A content counts once for each view with it."""
+    sizes = {row.hash: row.size for row in rows}
+    size = sum(sizes.get(ref, 0) for refs in views for ref in refs)
+    if size > most_bytes:
+        raise InvalidRequest(
+            "limits.load_bytes",
+            f"the contents of the revisions claim {size} bytes together; the limit is {most_bytes}: load fewer of them "
+            "in one call, or raise it",
+            limit=most_bytes,
+        )
+
+
 def opened(rows: Iterable[BlobRow]) -> dict[str, bytes]:
     """Return stored contents, each proven by its hash. The key frames of deltas must be among the rows."""
     found = {row.hash: row for row in rows}

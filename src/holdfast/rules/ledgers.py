@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import add
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.records.commits import Usage
@@ -28,6 +28,10 @@ class Spent(NamedTuple):
     output_tokens: int
     cached_input_tokens: int
     reasoning_tokens: int
+
+
+Counter: TypeAlias = Usage | Spent | UsageRow
+"""Counts of one source and model."""
 
 
 COUNTS = "input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens"
@@ -62,7 +66,7 @@ def check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
     return tuple(merged.values())
 
 
-def counts_of(usage: Usage | Spent | UsageRow) -> tuple[int, int, int, int]:
+def counts_of(usage: Counter) -> tuple[int, int, int, int]:
     """Return the four numbers of a counter."""
     return usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens
 
@@ -80,13 +84,13 @@ def counters(spent: Sequence[Usage], ledger: Sequence[UsageRow], revision: int) 
     return tuple(rows)
 
 
-def total(before: int, spent: Iterable[Usage | Spent | UsageRow]) -> int:
+def total(before: int, spent: Iterable[Counter]) -> int:
     """Return all tokens that were ever counted, modulo `TOTALS`."""
     return (before + sum([sum(counts_of(one)) for one in spent])) % TOTALS
 
 
 def ledger_of(
-    rows: Sequence[UsageRow], later: Sequence[Usage | Spent] = (), *, spent: int, session_key: int
+    rows: Sequence[Counter], later: Sequence[Counter] = (), *, spent: int, session_key: int
 ) -> tuple[Usage, ...]:
     """Return the ledger without the usage of later turns. A ledger that does not add up is damage.
 

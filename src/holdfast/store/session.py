@@ -8,15 +8,15 @@ from typing import Any, Literal, TypeGuard, TypeVar, Unpack
 from holdfast.errors import InvalidRequest, SessionBindingConflict
 from holdfast.operations import attachments, commits, queue, sessions
 from holdfast.ports import Operation, OperationFlags, Transaction
-from holdfast.ports.queries import GroupQuery, PrefetchQuery, ViewQuery
-from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
-from holdfast.records.common import Document, Page
-from holdfast.records.graph import ActivePath, Append, FullGraph, IdRange, Node, ReadScope
+from holdfast.ports.queries import ViewQuery
+from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, SessionView
+from holdfast.records.common import Document
+from holdfast.records.graph import ActivePath, Append, FullGraph, Node, ReadScope
 from holdfast.records.limits import Limits
 from holdfast.records.queue import TURN, Delivery, MergeKey, Slot, WorkBatch, WorkClaim, WorkDraft
 from holdfast.records.sessions import SessionMeta
 from holdfast.rows import SessionRow
-from holdfast.rules import checks, claims, node_ranges, tombstones
+from holdfast.rules import checks, claims, tombstones
 from holdfast.rules import commits as commit_rules
 from holdfast.rules import graph as graph_rules
 from holdfast.rules import labels as label_rules
@@ -25,7 +25,8 @@ from holdfast.store.artifacts import Artifacts
 from holdfast.store.attachments import SessionAttachments
 from holdfast.store.context import Context
 from holdfast.store.queue import Queue, enqueued
-from holdfast.store.session_control import TURN_WAIT_MS, SessionControl
+from holdfast.store.session_control import TURN_WAIT_MS
+from holdfast.store.session_reads import SessionReads
 from holdfast.store.streaming import Emitter
 from holdfast.store.turn import Turn
 
@@ -34,7 +35,7 @@ T = TypeVar("T")
 BIND_WAIT_MS = 60_000
 
 
-class Session(SessionControl):
+class Session(SessionReads):
     """One session of a store. Many handles on one session may be used at once."""
 
     def __init__(self, context: Context, session_id: str | None, incarnation: int | None) -> None:
@@ -52,11 +53,6 @@ class Session(SessionControl):
 
     async def _write(self, operation: Operation[tuple[SessionRow | None, T]], **flags: Unpack[OperationFlags]) -> T:
         row, result = await self._context.backend.write(operation, **flags)
-        self._binding.learn(row)
-        return result
-
-    async def _read(self, operation: Operation[tuple[SessionRow | None, T]], *, view: PrefetchQuery | None = None) -> T:
-        row, result = await self._context.backend.read(operation, view=view)
         self._binding.learn(row)
         return result
 
@@ -134,80 +130,6 @@ class Session(SessionControl):
         most = self._context.limits.load_bytes
         newest = ViewQuery(address[0], checked.last) if _is_newest_path(checked, at) else None
         return await self._read(lambda tx: sessions.load(tx, address, checked, at, most), view=newest)
-
-    async def load_node(self, node_id: str) -> Node | None:
-        """Return one node, None if the session has none of this id or it is tombstoned.
-
-        >>> store.sessions.create("chat-42").load_node("n1") is None
-        True
-        """
-        address = self._binding.address()
-        checked = self._context.identifier("node_id", node_id)
-        return await self._read(lambda tx: sessions.load_node(tx, address, checked))
-
-    async def nodes(
-        self,
-        *,
-        kind: str | None = None,
-        ids: IdRange | None = None,
-        at: int | None = None,
-        after: str | None = None,
-        newest_first: bool = False,
-        limit: int = checks.DEFAULT_PAGE,
-    ) -> Page[Node]:
-        """Return one page of the session's nodes in insertion order or newest first, at revision `at` if given.
-
-        With `ids`, return only nodes whose ids lie in a range, in the order of their ids; `newest_first` then begins
-        with the greatest id. Reads those nodes and no others: ids with a common prefix are a group.
-
-        A cursor is refused once the graph was replaced, because its pages would mix two graphs. Pages at a revision
-        continue.
-
-        >>> session = store.sessions.create("chat-42")
-        >>> _ = session.add_nodes([holdfast.Node("n1"), holdfast.Node("n2", kind="note")])
-        >>> [node.id for node in session.nodes(kind="note")]
-        ['n2']
-        >>> _ = session.add_nodes([holdfast.Node("call-7/b"), holdfast.Node("call-7/a"), holdfast.Node("call-8/a")])
-        >>> [node.id for node in session.nodes(ids=holdfast.sessions.IdRange.prefix("call-7/"))]
-        ['call-7/a', 'call-7/b']
-        """
-        address = self._binding.address()
-        limits = self._context.limits
-        checked_kind = checks.optional_identifier("kind", kind, limits)
-        seen_at = checks.optional_whole("at", at, least=1)
-        descending = checks.flag("newest_first", newest_first)
-        size = checks.page_size(limit, limits)
-        if ids is not None:
-            id_range = node_ranges.check_ids("ids", ids, limits)
-            id_place = checks.cursor("nodes by id", after, [str, int])
-            is_first = id_place is None and seen_at is None and not descending
-            return await self._read(
-                lambda tx: sessions.nodes_by_id_page(
-                    tx,
-                    address,
-                    id_range,
-                    kind=checked_kind,
-                    at=seen_at,
-                    after=None if id_place is None else (id_place[0], id_place[1]),
-                    newest_first=descending,
-                    limit=size,
-                ),
-                view=GroupQuery(address[0], id_range.first, id_range.before, checked_kind, size + 1)
-                if is_first
-                else None,
-            )
-        place = checks.cursor("nodes", after, [int, int])
-        return await self._read(
-            lambda tx: sessions.nodes_page(
-                tx,
-                address,
-                kind=checked_kind,
-                at=seen_at,
-                after=None if place is None else (place[0], place[1]),
-                newest_first=descending,
-                limit=size,
-            )
-        )
 
     async def commit(self, commit: Commit) -> CommitReceipt:
         """Accept a turn as a whole, or refuse it as a whole.
@@ -439,26 +361,6 @@ class Session(SessionControl):
             single_write=True,
             serialize_on=address[0],
             heavy=heavy,
-        )
-
-    async def history(
-        self, *, after: str | None = None, newest_first: bool = False, limit: int = checks.DEFAULT_PAGE
-    ) -> Page[Revision]:
-        """Return one page of the retained revisions.
-
-        >>> session = store.sessions.create("chat-42")
-        >>> _ = session.commit(holdfast.Commit(turn_id="turn-1"))
-        >>> [(entry.revision, entry.turn_id) for entry in session.history()]
-        [(1, 'turn-1')]
-        """
-        address = self._binding.address()
-        place = checks.cursor("history", after, [int])
-        descending = checks.flag("newest_first", newest_first)
-        size = checks.page_size(limit, self._context.limits)
-        return await self._read(
-            lambda tx: sessions.history_page(
-                tx, address, after=None if place is None else place[0], newest_first=descending, limit=size
-            )
         )
 
     async def tombstone(self, node_ids: Sequence[str]) -> int:

@@ -25,6 +25,7 @@ READS = frozenset(
         "open",
         "messages",
         "load",
+        "load_many",
         "load_node",
         "meta",
         "nodes",

@@ -494,6 +494,21 @@ def test_a_view_of_an_old_turn_reads_no_later_ones_unless_tokens_were_counted(me
     assert [name for name in measured.trips(old) if name not in READING] == [*needed, "list_revisions"]
 
 
+@pytest.mark.parametrize("last", [None, 1, 0])
+def test_many_views_take_as_many_trips_as_two(measured: Measured, last: int | None) -> None:
+    def many(*names: str | int) -> Call:
+        return lambda store: store.sessions.handle("chat").load_many(names, last=last)
+
+    state = holdfast.Checkpoint(turn_state="x" * 200)
+    turns = [commit(turn_id=f"t{number}", graph=nodes(f"n{number}"), checkpoint=state) for number in range(9)]
+    measured.warm(*turns, many("t1", "n2", 3))
+    trips = measured.trips(many("t0", "n1", 3))
+    assert measured.trips(many(*[f"t{number}" for number in range(5)], "n5", "n6", 8, 9)) == trips
+    paths = ["read_paths"] if last != 0 else []
+    needed = ["find_session", "find_turns", "find_nodes", "find_revisions", "load_blobs", "read_ledger", *paths]
+    assert [name for name in trips if name not in READING] == needed
+
+
 def test_a_long_path_is_read_row_by_row(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "PATH_NODES", 3)
     measured.warm(commit(graph=nodes("n1", "n2", "n3")), load())

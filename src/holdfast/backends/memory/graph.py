@@ -101,6 +101,14 @@ class MemoryGraph(MemoryQueue, MemoryAttachments):
             node = None if node.parent_key is None else self.tables.nodes.get(node.parent_key)
         return path
 
+    async def read_paths(self, leaf_keys: Sequence[int], last: int | None) -> list[r.NodeRow]:
+        found: dict[int, r.NodeRow] = {}
+        # A leaf on the path of a later one needs no look, unless that path was cut short.
+        for leaf_key in sorted(leaf_keys, reverse=True):
+            if last is not None or leaf_key not in found:
+                found.update((node.node_key, node) for node in await self.read_path(leaf_key, last))
+        return list(found.values())
+
     async def read_nodes(
         self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
     ) -> list[r.NodeRow]:

@@ -84,8 +84,15 @@ class MemorySessions:
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
         return self.tables.revisions.get((session_key, revision))
 
+    async def find_revisions(self, session: r.SessionRow, revisions: Sequence[int]) -> list[r.RevisionRow]:
+        found = (self.tables.revisions.get((session.session_key, revision)) for revision in revisions)
+        return [row for row in found if row is not None]
+
     async def find_turn(self, session: r.SessionRow, turn_id: str) -> r.RevisionRow | None:
         return next((row for row in self._revisions(session.session_key) if row.turn_id == turn_id), None)
+
+    async def find_turns(self, session: r.SessionRow, turn_ids: Sequence[str]) -> list[r.RevisionRow]:
+        return [row for row in self._revisions(session.session_key) if row.turn_id in set(turn_ids)]
 
     async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
         found = (row for row in self._revisions(session_key) if row.leaf_key == leaf_key)

@@ -71,6 +71,7 @@ from holdfast.testing.contract.ticks import TickContract
 from holdfast.testing.contract.transactions import TransactionContract
 from holdfast.testing.contract.triggers import TriggerContract
 from holdfast.testing.contract.turns import TurnContract
+from holdfast.testing.contract.views import ViewContract
 from holdfast.testing.contract.waits import WaitContract
 from holdfast.testing.contract.wakes import WakeContract
 from holdfast.testing.contract.workers import WorkerContract
@@ -144,6 +145,7 @@ __all__ = [
     "TransactionContract",
     "TriggerContract",
     "TurnContract",
+    "ViewContract",
     "WaitContract",
     "WakeContract",
     "WorkerContract",

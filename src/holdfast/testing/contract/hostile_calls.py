@@ -207,6 +207,7 @@ CALLS: list[Call] = [
         always(scope=ActivePath("n1", 1), at=1),
         "scope:record scope.leaf:id? scope.last:whole? at:at?",
     ),
+    Call("session.load_many", always(at=[1, 1], last=1), "at:sequence at[0]:at last:whole?"),
     Call("session.load_node", always(node_id="n1"), "node_id:id"),
     Call("session.nodes", always(kind="event", newest_first=False, limit=1, at=1),
         f"kind:id? newest_first:flag at:whole1? {PAGE}"),

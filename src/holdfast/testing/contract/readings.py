@@ -170,6 +170,7 @@ READS: dict[str, Call] = {
     "session.load": lambda store: store.sessions.handle("chat").load(),
     "session.load at": lambda store: store.sessions.handle("chat").load(at=1),
     "session.load whole": lambda store: store.sessions.handle("chat").load(FullGraph()),
+    "session.load_many": lambda store: store.sessions.handle("chat").load_many([1]),
     "session.load_node": lambda store: store.sessions.handle("chat").load_node("n1"),
     "session.nodes": lambda store: store.sessions.handle("chat").nodes(),
     "session.messages": lambda store: store.sessions.handle("chat").messages(),

@@ -14,6 +14,19 @@ WHERE session_key = $2::bigint
     AND family + 0 = $1::bigint
     -- end part
 
+-- name: find_turns
+SELECT {revision_columns}
+FROM {schema}.revisions
+WHERE session_key = $2::bigint
+    AND turn_id = ANY($3::text[])
+    -- part: by_family
+    AND family = $1::bigint
+    -- end part
+    -- part: one_place
+    -- Not an index condition, so that no plan reads all revisions of the session by their primary key.
+    AND family + 0 = $1::bigint
+    -- end part
+
 -- name: find_hashes
 -- part: cluster
 SELECT hash

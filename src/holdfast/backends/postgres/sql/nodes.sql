@@ -80,6 +80,54 @@ SELECT
 FROM path
 ORDER BY path.depth
 
+-- name: read_paths
+WITH RECURSIVE path AS (
+    SELECT
+        leaf.node_key,
+        leaf.parent_key,
+        -- The same for all nodes if there is no limit: then no node is read twice.
+        CASE WHEN $3::bigint IS NOT NULL THEN 1::bigint END AS depth
+    FROM {schema}.nodes AS leaf
+    WHERE leaf.family = $1::bigint
+        AND leaf.node_key = ANY($2::bigint[])
+        AND leaf.mark = 0
+    UNION
+    SELECT
+        node.node_key,
+        node.parent_key,
+        path.depth + 1
+    FROM path
+    CROSS JOIN LATERAL (
+        SELECT
+            parent.node_key,
+            parent.parent_key,
+            parent.mark
+        FROM {schema}.nodes AS parent
+        WHERE parent.family = $1::bigint
+            AND parent.node_key = path.parent_key
+        LIMIT 1
+    ) AS node
+    WHERE path.parent_key < path.node_key
+        AND node.mark = 0
+        AND ($3::bigint IS NULL OR path.depth < $3::bigint)
+)
+SELECT
+    {node.node_columns},
+    (
+        SELECT parent.node_id
+        FROM {schema}.nodes AS parent
+        WHERE parent.family = $1::bigint
+            AND parent.node_key = node.parent_key
+    )
+FROM (SELECT DISTINCT node_key FROM path) AS listed
+CROSS JOIN LATERAL (
+    SELECT {named.node_columns}
+    FROM {schema}.nodes AS named
+    WHERE named.family = $1::bigint
+        AND named.node_key = listed.node_key
+    LIMIT 1
+) AS node
+
 -- name: read_nodes
 SELECT
     {node_columns}, parent_id

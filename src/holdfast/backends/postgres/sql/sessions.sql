@@ -399,6 +399,13 @@ WHERE family = $1::bigint
     AND session_key = $2::bigint
     AND revision = $3::bigint
 
+-- name: find_revisions
+SELECT {revision_columns}
+FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND revision = ANY($3::bigint[])
+
 -- name: find_leaf_revision
 SELECT {revision_columns}
 FROM {schema}.revisions

@@ -41,6 +41,10 @@ class Graph(Base):
         most = LARGEST_INTEGER if last is None else last
         return proven_path(await self._all(r.NodeRow, "read_path", family, leaf_key, most))
 
+    async def read_paths(self, leaf_keys: Sequence[int], last: int | None) -> list[r.NodeRow]:
+        family = await self._family(leaf_keys[0] >> r.POSITION_BITS)
+        return proven_path(await self._all(r.NodeRow, "read_paths", family, list(leaf_keys), last))
+
     async def read_nodes(
         self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
     ) -> list[r.NodeRow]:

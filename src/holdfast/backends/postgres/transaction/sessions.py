@@ -126,8 +126,15 @@ class Sessions(Base):
         family = await self._family(session_key)
         return await self._one(r.RevisionRow, "find_revision", family, session_key, revision)
 
+    async def find_revisions(self, session: r.SessionRow, revisions: Sequence[int]) -> list[r.RevisionRow]:
+        place = (session.family, session.session_key)
+        return await self._all(r.RevisionRow, "find_revisions", *place, list(revisions))
+
     async def find_turn(self, session: r.SessionRow, turn_id: str) -> r.RevisionRow | None:
         return await self._one(r.RevisionRow, "find_turn", session.family, session.session_key, turn_id)
+
+    async def find_turns(self, session: r.SessionRow, turn_ids: Sequence[str]) -> list[r.RevisionRow]:
+        return await self._all(r.RevisionRow, "find_turns", session.family, session.session_key, list(turn_ids))
 
     async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
         family = await self._family(session_key)

@@ -109,6 +109,14 @@ class Graph(Base):
             path += self._all(r.NodeRow, "read_path", {"leaf_key": leaf_key, "last": last})
         return path
 
+    async def read_paths(self, leaf_keys: Sequence[int], last: int | None) -> list[r.NodeRow]:
+        found: dict[int, r.NodeRow] = {}
+        # A leaf on the path of a later one needs no look, unless that path was cut short.
+        for leaf_key in sorted(leaf_keys, reverse=True):
+            if last is not None or leaf_key not in found:
+                found.update((node.node_key, node) for node in await self.read_path(leaf_key, last))
+        return list(found.values())
+
     async def read_nodes(
         self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
     ) -> list[r.NodeRow]:

@@ -93,9 +93,15 @@ class Sessions(Base):
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
         return self._one(r.RevisionRow, "find_revision", (session_key, revision))
 
+    async def find_revisions(self, session: r.SessionRow, revisions: Sequence[int]) -> list[r.RevisionRow]:
+        return [row for one in revisions if (row := await self.find_revision(session.session_key, one)) is not None]
+
     async def find_turn(self, session: r.SessionRow, turn_id: str) -> r.RevisionRow | None:
         listed_key = listed(session.session_key, session.revision)
         return self._one(r.RevisionRow, "find_turn", (session.session_key, turn_id, listed_key))
+
+    async def find_turns(self, session: r.SessionRow, turn_ids: Sequence[str]) -> list[r.RevisionRow]:
+        return [row for one in turn_ids if (row := await self.find_turn(session, one)) is not None]
 
     async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
         return self._one(r.RevisionRow, "find_leaf_revision", (session_key, leaf_key))
