@@ -617,3 +617,19 @@ def test_a_store_for_tasks_refuses_threads(url: str) -> None:
                 HoldfastSaver(store).get_tuple(THREAD)
 
     asyncio.run(run())
+
+
+def test_checkpoints_that_are_too_large_to_read_together_are_listed_one_by_one(tmp_path: Path) -> None:
+    with holdfast.open_blocking(f"{tmp_path}/agent.db", limits=holdfast.Limits(load_bytes=25_000)) as store:
+        saver = HoldfastSaver(store)
+        thread: Any = {"configurable": {"thread_id": "chat", "checkpoint_ns": ""}}
+        config = thread
+        for number in range(4):
+            checkpoint = empty_checkpoint()
+            checkpoint["channel_values"], checkpoint["channel_versions"] = (
+                {"text": f"{number}" * 10_000},
+                {"text": number},
+            )
+            config = saver.put(config, checkpoint, {"source": "loop", "step": number}, {"text": number})
+        listed = [found.checkpoint["channel_values"]["text"][0] for found in saver.list(thread)]
+        assert listed == ["3", "2", "1", "0"]

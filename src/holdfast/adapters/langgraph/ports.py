@@ -31,6 +31,10 @@ class Port(Protocol):
         """Return a snapshot."""
         ...
 
+    async def load_many(self, session_id: str, at: Sequence[str]) -> list[SessionView]:
+        """Return snapshots without messages."""
+        ...
+
     async def nodes(
         self,
         session_id: str,
@@ -93,6 +97,10 @@ class TaskPort:
         """Return a snapshot."""
         return await self._store.sessions.handle(session_id).load(ActivePath(last=last), at=at)
 
+    async def load_many(self, session_id: str, at: Sequence[str]) -> list[SessionView]:
+        """Return snapshots without messages."""
+        return await self._store.sessions.handle(session_id).load_many(at, last=0)
+
     async def nodes(
         self,
         session_id: str,
@@ -153,6 +161,10 @@ class ThreadPort:
     async def load(self, session_id: str, *, at: str | None, last: int) -> SessionView | None:
         """Return a snapshot."""
         return self._store.sessions.handle(session_id).load(ActivePath(last=last), at=at)
+
+    async def load_many(self, session_id: str, at: Sequence[str]) -> list[SessionView]:
+        """Return snapshots without messages."""
+        return self._store.sessions.handle(session_id).load_many(at, last=0)
 
     async def nodes(
         self,

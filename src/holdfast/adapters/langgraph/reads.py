@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, cast
 
 import holdfast
@@ -10,8 +11,8 @@ from holdfast.adapters.langgraph import payloads
 from holdfast.adapters.langgraph.payloads import CHECKPOINT, WRITE, Group, StoredCheckpoint, Typed
 from holdfast.adapters.langgraph.ports import Port
 from holdfast.adapters.langgraph.values import Found, Known, Place, found_of, known_of
-from holdfast.errors import SessionDeleted, UnknownRef
-from holdfast.sessions import IdRange, SessionSummary
+from holdfast.errors import InvalidRequest, SessionDeleted, UnknownRef
+from holdfast.sessions import IdRange, SessionSummary, SessionView
 
 PAGE: Final = 1_000
 """Most nodes of a page."""
@@ -21,6 +22,8 @@ NEAR: Final = 8
 """Ancestors that a first page has room for."""
 GROWTH: Final = 4
 """Each page has room for so many times more than the one before."""
+VIEWS: Final = 100
+"""Most checkpoints whose values are read at once."""
 
 
 async def read_group(port: Port, place: Place, checkpoint_id: str) -> Group:
@@ -63,16 +66,38 @@ async def read_checkpoint(port: Port, place: Place, checkpoint_id: str | None) -
     return None if whole is None else (known, whole)
 
 
-async def with_values(port: Port, place: Place, group: Group) -> Found | None:
+async def with_values(port: Port, place: Place, group: Group, view: SessionView | None = None) -> Found | None:
     """Return the checkpoint of a group with the values of its channels, None if its revision was pruned."""
     checkpoint = cast("StoredCheckpoint", group.checkpoint)
     if not checkpoint.components:
         return Found(place, checkpoint, {}, group.ordered())
     try:
-        view = await port.load(place.session_id, at=payloads.turn_id(checkpoint.id, group.version), last=0)
+        view = view or await port.load(place.session_id, at=_turn_of(group), last=0)
     except (SessionDeleted, UnknownRef):
         return None
     return None if view is None else found_of(place, checkpoint, view, group)
+
+
+async def with_all_values(port: Port, groups: Sequence[tuple[Place, Group]]) -> list[Found]:
+    """Return the checkpoints of groups with the values of their channels, without those whose revision was pruned."""
+    turns: dict[Place, list[str]] = {}
+    for place, group in groups:
+        if cast("StoredCheckpoint", group.checkpoint).components:
+            turns.setdefault(place, []).append(_turn_of(group))
+    views: dict[tuple[Place, str], SessionView] = {}
+    for place, names in turns.items():
+        for start in range(0, len(names), VIEWS):
+            part = names[start : start + VIEWS]
+            # If one was pruned meanwhile, or they are too large together, each is read by itself below.
+            with contextlib.suppress(SessionDeleted, UnknownRef, InvalidRequest):
+                read = await port.load_many(place.session_id, part)
+                views.update(((place, name), view) for name, view in zip(part, read, strict=True))
+    found = [await with_values(port, place, group, views.get((place, _turn_of(group)))) for place, group in groups]
+    return [one for one in found if one is not None]
+
+
+def _turn_of(group: Group) -> str:
+    return payloads.turn_id(cast("StoredCheckpoint", group.checkpoint).id, group.version)
 
 
 async def read_value(port: Port, place: Place, group: Group, channel: str) -> Typed | None:
@@ -127,8 +152,7 @@ async def search(
                 chosen.append((group.checkpoint.id, place, group))
                 taken += 1
     chosen.sort(key=lambda one: one[0], reverse=True)
-    found = [await with_values(port, place, group) for _, place, group in chosen[:limit]]
-    return [one for one in found if one is not None]
+    return await with_all_values(port, [(place, group) for _, place, group in chosen[:limit]])
 
 
 async def ancestors(port: Port, place: Place, checkpoint_id: str | None) -> AsyncIterator[Group]:
