@@ -9,13 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from langgraph.store.base import InvalidNamespaceError, PutOp
+from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
 from langgraph.store.memory import InMemoryStore
 
 import holdfast
 from holdfast.adapters.langgraph import HoldfastStore
 from holdfast.adapters.langgraph import items as stored_items
+from holdfast.sessions import IdRange
 from holdfast.testing.clock import ManualClock
 
 LABELS = ("users", "ada", "bob", "ada-2", "x!y", "%", "ü")
@@ -173,7 +175,7 @@ def test_an_item_that_is_put_while_the_store_is_compacted_is_kept(url: str, monk
 
 def test_a_read_that_renews_an_item_does_not_take_back_a_later_value(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open_blocking(url) as opened, HoldfastStore(opened) as store, HoldfastStore(opened) as other:
-        get = stored_items.get
+        get = stored_items.get_many
         for change in ("value", "deletion"):
             store.put(("a",), "k", {"n": 1}, ttl=10)
 
@@ -185,13 +187,34 @@ def test_a_read_that_renews_an_item_does_not_take_back_a_later_value(url: str, m
                     other.delete(("a",), "k")
                 return found
 
-            monkeypatch.setattr(stored_items, "get", slowly)
+            monkeypatch.setattr(stored_items, "get_many", slowly)
             seen = store.get(("a",), "k", refresh_ttl=True)
             monkeypatch.undo()
             assert seen is not None
             assert seen.value == {"n": 1}
             left = store.get(("a",), "k")
             assert (None if left is None else left.value) == ({"n": 2} if change == "value" else None)
+
+
+@pytest.mark.parametrize("near", [2, 1])
+def test_items_of_one_batch_are_those_of_as_many_reads(url: str, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_items, "NEAR", near)
+    with holdfast.open_blocking(url) as opened, HoldfastStore(opened) as store:
+        for number in range(30):
+            store.put(("a",) if number % 3 else ("a", "b"), f"k{number:02}", {"n": number})
+        # Two writers at the same moment leave versions like these.
+        chat = opened.sessions.handle("langgraph.store")
+        [first] = chat.nodes(ids=IdRange.prefix("a!k01!"))
+        chat.add_nodes([msgspec.structs.replace(first, id=f"a!k01!{number}", created_at_ms=0) for number in range(9)])
+        for step in (1, 7, 29):
+            names = [*[(("a",), f"k{number:02}") for number in range(0, 40, step)], (("a", "b"), "k00"), (("z",), "k")]
+            found = store.batch([GetOp(*name) for name in names])
+            assert found == [store.get(*name) for name in names]
+            assert found[-2] is not None
+        store.batch([PutOp(("a",), f"k{number:02}", None if number == 2 else {"n": -number}) for number in (1, 2, 40)])
+        left = [store.get(("a",), f"k{number:02}") for number in (1, 2, 40)]
+        assert [item and item.value for item in left] == [{"n": -1}, None, {"n": -40}]
+        assert len(chat.nodes(ids=IdRange.prefix("a!k01!"))) == 1
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ ITEM: Final = "langgraph.item"
 FORMAT: Final = 1
 MINUTE_MS: Final = 60_000
 NODES_A_CALL: Final = 1_000
+NEAR: Final = 2
+"""Nodes that a page has room for, for each item that is wanted."""
 
 _PART = re.compile(r"nodes\[(\d+)\]\.(payload|id)")
 
@@ -128,9 +130,14 @@ async def _read(port: Port, session_id: str, ids: IdRange) -> list[Stored]:
 
 
 async def live(port: Port, session_id: str, ids: IdRange) -> list[Stored]:
-    """Return the newest version of each item of a range, in the order of names, without those whose time has passed."""
+    """Return the items of a range as they are."""
+    return await _newest(port, await _read(port, session_id, ids))
+
+
+async def _newest(port: Port, versions: Iterable[Stored]) -> list[Stored]:
+    """Return the newest version of each item, in the order of names, without those whose time has passed."""
     newest: dict[Name, Stored] = {}
-    for item in await _read(port, session_id, ids):
+    for item in versions:
         name = item.namespace, item.key
         # Two writers at the same moment may leave two versions: the later one counts.
         if name not in newest or item.rank > newest[name].rank:
@@ -141,9 +148,35 @@ async def live(port: Port, session_id: str, ids: IdRange) -> list[Stored]:
     return list(newest.values())
 
 
-async def get(port: Port, session_id: str, namespace: Sequence[str], key: str) -> Stored | None:
-    """Return one item."""
-    return next(iter(await live(port, session_id, _key_range(namespace, key))), None)
+async def get_many(port: Port, session_id: str, names: Iterable[Name]) -> dict[Name, Stored]:
+    """Return those of the items that exist."""
+    return {(item.namespace, item.key): item for item in await _newest(port, await _versions(port, session_id, names))}
+
+
+async def _versions(port: Port, session_id: str, names: Iterable[Name]) -> list[Stored]:
+    """Return all versions of items.
+
+    Items that lie near each other are read by one page. Each page answers at least one item, and the next one begins
+    with the first item that is left.
+    """
+    wanted = sorted({_key_range(*name) for name in names}, key=lambda ids: ids.first)
+    found: list[Stored] = []
+    while len(wanted) > 1:
+        ids = IdRange(wanted[0].first, wanted[-1].before)
+        try:
+            page = await port.nodes(session_id, ids=ids, kind=ITEM, limit=min(len(wanted) * NEAR, NODES_A_CALL))
+        except SessionDeleted:
+            return []
+        done = [one for one in wanted if page.next is None or (one.before or "") <= page[-1].id]
+        if not done:
+            # So many versions of one item that they fill the page.
+            done = wanted[:1]
+            found += await _read(port, session_id, done[0])
+        else:
+            starts = {one.first for one in done}
+            found += [_stored(node) for node in page if f"{node.id.rpartition('!')[0]}!" in starts]
+        wanted = wanted[len(done) :]
+    return found + await _read(port, session_id, wanted[0]) if wanted else found
 
 
 async def below(port: Port, session_id: str, prefix: tuple[str, ...]) -> list[Stored]:
@@ -153,21 +186,33 @@ async def below(port: Port, session_id: str, prefix: tuple[str, ...]) -> list[St
     return sorted(within, key=lambda item: item.updated_at_ms, reverse=True)
 
 
+def _by_name(versions: Iterable[Stored]) -> dict[Name, list[Stored]]:
+    """Return the versions of each item."""
+    found: dict[Name, list[Stored]] = {}
+    for item in versions:
+        found.setdefault((item.namespace, item.key), []).append(item)
+    return found
+
+
 async def apply(port: Port, session_id: str, puts: Iterable[Put]) -> None:
     """Make changes, all of them or none."""
+    changes = list(puts)
     async with port.transaction() as transaction:
         # Holds the session, so that no other writer comes between what is read and what is written.
-        await transaction.create(session_id, name=session_id, parent=None)
+        stored = _by_name(await _versions(transaction, session_id, [(put.namespace, put.key) for put in changes]))
         added: list[tuple[Put, holdfast.Node]] = []
         gone: list[str] = []
-        for put in puts:
-            versions = await _read(transaction, session_id, _key_range(put.namespace, put.key))
+        for put in changes:
+            versions = stored.get((put.namespace, put.key), [])
             if put.seen is not None and put.seen != max(versions, key=lambda item: item.rank, default=_NONE).node_id:
                 continue
             gone.extend(item.node_id for item in versions)
             if put.value is not None:
                 made_at_ms = min((item.created_at_ms for item in versions), default=None)
                 added.append((put, _node(put, made_at_ms)))
+        if added and not stored:
+            # There may be no session yet, and then this creates it.
+            await transaction.create(session_id, name=session_id, parent=None)
         for start in range(0, len(added), NODES_A_CALL):
             part = added[start : start + NODES_A_CALL]
             with _naming([put for put, _ in part]):

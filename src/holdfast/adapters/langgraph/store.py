@@ -104,9 +104,11 @@ class HoldfastStore(BaseStore):
     async def _batch(self, port: Port, ops: Sequence[Op]) -> list[Result]:
         results: list[Result] = []
         puts: dict[items.Name, Put] = {}
+        asked = [(op.namespace, op.key) for op in ops if isinstance(op, GetOp)]
+        known = await items.get_many(port, self._session_id, asked) if asked else {}
         for index, op in enumerate(ops):
             if isinstance(op, GetOp):
-                found = await items.get(port, self._session_id, op.namespace, op.key)
+                found = known.get((op.namespace, op.key))
                 if found is not None and op.refresh_ttl:
                     _refresh(puts, [found])
                 results.append(None if found is None else Item(**_fields(found)))
