@@ -15,6 +15,7 @@ from holdfast import store as facets
 from holdfast.events import EventType, Payload, WakeRule
 from holdfast.leases import OnSession
 from holdfast.processes import Completed, External
+from holdfast.store.session_reads import SessionReads
 from holdfast.triggers import SubscriptionDraft
 from holdfast.workers import WorkerInfo
 
@@ -23,7 +24,7 @@ FACETS = {
     "processes": facets.Processes, "events": facets.Events, "triggers": facets.Triggers, "artifacts": facets.Artifacts,
     "schedules": facets.Schedules,
     "workers": facets.Workers,
-    "session": facets.Session, "session.attachments": facets.SessionAttachments,
+    "session": SessionReads, "session.attachments": facets.SessionAttachments,
 }  # fmt: skip
 COUNT = 5
 Listing = tuple[Callable[[Any], Callable[..., Any]], tuple[Any, ...], dict[str, Any], Callable[[Any], Any]]

@@ -91,6 +91,14 @@ def load(m: Machine) -> None:
 
 
 @rule(2)
+def load_many(m: Machine) -> None:
+    handle = m.handle()
+    most = m.known.revisions.get(handle.session_id or "", 0) + m.rng.randint(0, 1)
+    at = [m.rng.randint(1, most) for _ in range(m.rng.randint(0, 3))] if most else []
+    m.on(handle, "load_many", at, last=m.maybe(0.3, (0, 2)))
+
+
+@rule(2)
 def load_node(m: Machine) -> None:
     handle = m.handle()
     m.on(handle, "load_node", m.maybe(0.9, m.known.nodes_of(handle.session_id)) or "nobody")

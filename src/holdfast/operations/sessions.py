@@ -20,7 +20,7 @@ from holdfast.records.graph import ActivePath, AgentFrame, FullGraph, Graph, IdR
 from holdfast.records.limits import Limits
 from holdfast.records.sessions import Child, SessionMeta, SessionSummary
 from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionRow
-from holdfast.rules import checkpoints, commits, deltas, graph, labels, ledgers, node_ranges, replacements, views
+from holdfast.rules import checkpoints, commits, deltas, graph, labels, ledgers, node_ranges, replacements
 from holdfast.rules import sessions as rules
 from holdfast.rules.sequences import require_gapless
 
@@ -208,7 +208,7 @@ async def _view(
         later = [usage for _, usage in await usage_after(tx, row.session_key, revision.revision)]
     found = await _read_graph(tx, segments, revision, scope)
     ledger = ledgers.ledger_of(counters, later, spent=body.spent, session_key=row.session_key)
-    return view_of(row, revision, body, bodies, graph=found, node_count=views.count_of(segments), ledger=ledger)
+    return view_of(row, revision, body, bodies, graph=found, node_count=node_ranges.count_of(segments), ledger=ledger)
 
 
 def view_of(

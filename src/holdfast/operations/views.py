@@ -12,9 +12,8 @@ from holdfast.ports import Transaction
 from holdfast.records.commits import SessionView, Usage
 from holdfast.records.graph import Graph
 from holdfast.rows import RevisionRow, Segment, SessionRow
-from holdfast.rules import commits, deltas, graph, ledgers
+from holdfast.rules import commits, deltas, graph, ledgers, node_ranges
 from holdfast.rules import sessions as rules
-from holdfast.rules import views as view_rules
 
 
 async def load_many(
@@ -43,7 +42,7 @@ async def load_many(
             bodies[number],
             contents,
             graph=graphs[number],
-            node_count=view_rules.count_of(_segments(row, revision)),
+            node_count=node_ranges.count_of(_segments(row, revision)),
             ledger=known_ledgers[number],
         )
         for number, revision in revisions.items()
@@ -107,7 +106,7 @@ async def _graphs(
     found: dict[int, Graph] = {}
     hidden: set[int] = set()
     for number, leaf in leaves.items():
-        keys = [] if leaf is None else view_rules.path_keys(leaf[0], rows, last)
+        keys = [] if leaf is None else node_ranges.path_keys(leaf[0], rows, last)
         if leaf is not None and not keys and last != 0 and leaf[0] not in hidden:
             await sessions.require_node(tx, _segments(row, revisions[number]), *leaf)
             hidden.add(leaf[0])
