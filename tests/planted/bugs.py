@@ -772,7 +772,7 @@ def a_failed_operation_of_a_block_is_left_half_done(patch: pytest.MonkeyPatch) -
 
 
 def key_frames_of_a_block_are_everybodys(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedKeyFrames, "put", lambda self, *given: self._base.put(*given))
+    patch.setattr(StagedKeyFrames, "put", lambda self, *given, **named: self._base.put(*given, **named))
 
 
 def damage_takes_back_that_work_was_put_off(patch: pytest.MonkeyPatch) -> None:
