@@ -183,9 +183,12 @@ async def load_bytes(store: holdfast.Store, size: Size) -> Prepared:
 
 
 async def load_many(store: holdfast.Store, size: Size) -> Prepared:
+    """Load views that share one content: small as it is stored, large once each of them has it."""
     session = await new_session(store)
-    await session.commit(large_records(size))
-    return lambda: session.load_many([1])
+    state = holdfast.Checkpoint(others={"same": messages(200 * 1024)})
+    for number in range(4 if size is SMALL else 40):
+        await session.commit(holdfast.Commit(turn_id=f"turn-{number}", checkpoint=state))
+    return lambda: session.load_many(list(range(1, 5 if size is SMALL else 41)), last=0)
 
 
 async def load_node(store: holdfast.Store, size: Size) -> Prepared:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.errors import UnknownRef
 from holdfast.next_step import NextStep
@@ -18,11 +18,14 @@ from holdfast.rules import sessions as rules
 
 async def load_many(
     tx: Transaction, address: Address, at: Sequence[int | str], last: int | None, most_bytes: int
-) -> tuple[SessionRow | None, list[SessionView]]:
-    """Return the views of revisions, named by number, turn or node, in the order of their names."""
+) -> tuple[SessionRow | None, Callable[[], list[SessionView]]]:
+    """Return a call that makes the views of revisions, named by number, turn or node, in the order of their names.
+
+    The call decodes a content once for each view that has it, which is more than the rows here weigh.
+    """
     row = await sessions.find(tx, address)
     if not at:
-        return row, []
+        return row, list
     if row is None:
         raise UnknownRef("at", str(at[0]), "the session has no revisions", NextStep("see", "session.history()"))
     numbers, revisions = await _revisions(tx, row, at)
@@ -35,19 +38,23 @@ async def load_many(
     contents = deltas.opened(blobs)
     known_ledgers = await _ledgers(tx, row, bodies)
     graphs = await _graphs(tx, row, revisions, last)
-    views = {
-        number: sessions.view_of(
-            row,
-            revision,
-            bodies[number],
-            contents,
-            graph=graphs[number],
-            node_count=node_ranges.count_of(_segments(row, revision)),
-            ledger=known_ledgers[number],
-        )
-        for number, revision in revisions.items()
-    }
-    return row, [views[number] for number in numbers]
+
+    def made() -> list[SessionView]:
+        views = {
+            number: sessions.view_of(
+                row,
+                revision,
+                bodies[number],
+                contents,
+                graph=graphs[number],
+                node_count=node_ranges.count_of(_segments(row, revision)),
+                ledger=known_ledgers[number],
+            )
+            for number, revision in revisions.items()
+        }
+        return [views[number] for number in numbers]
+
+    return row, made
 
 
 async def _revisions(

@@ -52,7 +52,8 @@ class SessionReads(SessionControl):
             for index, one in enumerate(checks.sequence("at", at, most=limits.page))
         ]
         newest = checks.optional_whole("last", last)
-        return await self._read(lambda tx: views.load_many(tx, address, named, newest, limits.load_bytes))
+        made = await self._read(lambda tx: views.load_many(tx, address, named, newest, limits.load_bytes))
+        return await self._context.computed(made)
 
     async def load_node(self, node_id: str) -> Node | None:
         """Return one node, None if the session has none of this id or it is tombstoned.
