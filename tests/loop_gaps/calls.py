@@ -185,10 +185,10 @@ async def load_bytes(store: holdfast.Store, size: Size) -> Prepared:
 async def load_many(store: holdfast.Store, size: Size) -> Prepared:
     """Load views that share one content: small as it is stored, large once each of them has it."""
     session = await new_session(store)
-    state = holdfast.Checkpoint(others={"same": messages(200 * 1024)})
-    for number in range(4 if size is SMALL else 40):
+    state = holdfast.Checkpoint(others={"same": records(150 * 1024)})
+    for number in range(100):
         await session.commit(holdfast.Commit(turn_id=f"turn-{number}", checkpoint=state))
-    return lambda: session.load_many(list(range(1, 5 if size is SMALL else 41)), last=0)
+    return lambda: session.load_many(list(range(1, 101)), last=0)
 
 
 async def load_node(store: holdfast.Store, size: Size) -> Prepared:
