@@ -368,7 +368,7 @@ def turns_claimed_like_jobs(put: Set) -> None:
 def calls_cut_off_by_a_shutdown(put: Set) -> None:
     """A worker that is asked to end does not let its calls finish, nor gives their work back."""
 
-    async def finish(self: Any, grace_s: float) -> None:
+    async def finish(self: Any, grace_s: float, hurrying: asyncio.Event) -> None:
         for task in self.running:
             task.cancel()
 
@@ -379,10 +379,10 @@ def a_failed_attempt_for_each_shutdown(put: Set) -> None:
     """Work that a shutdown interrupts is failed, and not given back."""
     right = Runner.finish
 
-    async def finish(self: Any, grace_s: float) -> None:
+    async def finish(self: Any, grace_s: float, hurrying: asyncio.Event) -> None:
         for task in self.running:
             task.cancel()
-        await right(self, grace_s)
+        await right(self, grace_s, hurrying)
 
     put(Runner, "finish", finish)
 
