@@ -131,6 +131,12 @@ class ErasureContract(Contract):
 
     # Together with the rest.
 
+    def test_a_turn_hides_the_head_s_leaf_and_continues_before_it(self, chat: Session, store: BlockingStore) -> None:
+        nodes = [holdfast.Node("n4", parent="n1"), holdfast.Node("n5")]
+        assert chat.commit(holdfast.Commit(tombstones=["n3"], graph=holdfast.Append(nodes))).tombstoned == 1
+        assert ids(loaded(chat)) == ["n1", "n4", "n5"]
+        assert store.maintenance.verify().ok
+
     def test_a_graph_is_replaced_and_the_old_nodes_go(self, chat: Session) -> None:
         summary = ReplaceGraph(Graph([holdfast.Node("sum", payload="short")], leaf="sum"))
         receipt = chat.commit(holdfast.Commit(tombstones=["n1", "n2", "n3"], graph=summary))

@@ -67,6 +67,7 @@ LEFT JOIN nodes AS parent
     ON parent.node_key = node.parent_key
 WHERE :with_leaf
     AND head.revision_key = :session_key << 32 | :revision
+    AND head.leaf_id NOT IN (SELECT value FROM json_each(:node_ids))
 UNION ALL
 SELECT
     3, blobs.hash, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
