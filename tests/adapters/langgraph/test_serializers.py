@@ -149,7 +149,7 @@ def test_a_class_that_one_way_reads_differently_is_left_to_langgraph(monkeypatch
 
 
 def test_without_the_parts_of_langgraph_it_needs_everything_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_theirs", None)
+    monkeypatch.setattr(messages, "_msgpack_default", None)
     value = [HumanMessage("a"), {"b": 1}]
     assert StrictSerializer().dumps_typed(value) == THEIRS.dumps_typed(value)
 
