@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from holdfast.operations.key_frames import KEPT_BYTES, KeyFrames, runs_for
+import pytest
+
+from holdfast.operations.key_frames import KEPT_BYTES, KeyFrames, learn, runs_for
 from holdfast.rows import BlobRow, Run
+from holdfast.rules import deltas
 from holdfast.wait import run_to_end
 
 
@@ -78,3 +82,15 @@ def test_nothing_new_rests_on_a_key_frame_that_is_damaged() -> None:
 
     transaction: Any = Damaged()
     assert run_to_end(runs_for(transaction, KeyFrames(), 1, {"new": earlier}, {"new": b""})) == {}
+
+
+def test_a_content_on_which_no_delta_can_rest_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deltas, "DELTA_UP_TO_BYTES", 5_000)
+    kept = KeyFrames()
+    for size in (5_000, 5_001):
+        data = bytes(size)
+        row = deltas.stored(f"content of {size}", data, None)
+        plan: Any = SimpleNamespace(session=SimpleNamespace(family=1), blobs=(row,))
+        learn(kept, plan, {row.hash: data}, {}, {})
+    assert kept.get(1, "content of 5000") is not None
+    assert kept.get(1, "content of 5001") is None

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import codec
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.rows import BlobRow, Run
 from holdfast.rules import deltas
 
@@ -225,6 +225,14 @@ def test_any_change_of_the_content_comes_back(edits: list[tuple[int, int, bytes]
     if len(data) >= SIZE:
         # Eight times at most three hundred new bytes, and for each the place where the old ones continue.
         assert len(row.body) <= 12 + sum(len(inserted) for _, _, inserted in edits) + 100 * (len(edits) + 1)
+
+
+def test_contents_of_several_views_count_once_for_each_view() -> None:
+    views = [[WHOLE.hash, "gone"], [WHOLE.hash]]
+    deltas.require_room_for_all([WHOLE], views, 2 * SIZE)
+    with pytest.raises(InvalidRequest, match=f"claim {2 * SIZE} bytes together; the limit is {2 * SIZE - 1}") as info:
+        deltas.require_room_for_all([WHOLE], views, 2 * SIZE - 1)
+    assert (info.value.field, info.value.limit) == ("limits.load_bytes", 2 * SIZE - 1)
 
 
 def test_several_deltas_share_a_key_frame_in_whatever_order_they_come() -> None:
