@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import wait
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -619,6 +620,31 @@ def test_a_killed_process_leaves_whole_blocks(kind: str, request: pytest.Fixture
             for name in heads:
                 assert len(store.queue.list(name, limit=100)) == stored
             assert store.maintenance.verify().ok
+
+
+def test_an_opening_that_is_done_at_once_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = asyncio.run_coroutine_threadsafe
+
+    def done_at_once(work: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        future = right(work, loop)
+        wait([future], TIMEOUT_S)
+        return future
+
+    async def open_backend(_: Any) -> str:
+        return "backend"
+
+    def opened_there() -> None:
+        loops = other_loops.OtherLoops(open_backend)
+        answers.append(loops._opened().result(TIMEOUT_S))
+        assert loops._thread is not None
+        loops._thread.stop()
+
+    answers: list[str] = []
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", done_at_once)
+    thread = threading.Thread(target=opened_there, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    assert answers == ["backend"]
 
 
 def test_a_cancelled_begin_on_another_loop_leaves_nothing_open(

@@ -113,6 +113,7 @@ class OtherLoops(Generic[B]):
         return self._thread.loop
 
     def _opened(self) -> Future[B]:
+        is_new = False
         with self._lock:
             if self._closed:
                 raise StoreClosed
@@ -122,8 +123,12 @@ class OtherLoops(Generic[B]):
             if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
                 work = partial(self._open_backend, self._thread)
                 self._opening = asyncio.run_coroutine_threadsafe(_awaited(work), self._thread.loop)
-                self._opening.add_done_callback(self._end_early)
-            return self._opening
+                is_new = True
+            opening = self._opening
+        if is_new:
+            # Not under the lock: an opening that is done by now calls back at once, and that takes the lock.
+            opening.add_done_callback(self._end_early)
+        return opening
 
     def watch(self, topic: str) -> Future[None]:
         """Return a future that is done at the next change of the topic."""
