@@ -6,7 +6,7 @@ returns the number of changed rows, and never treats zero as success on its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from holdfast import rows as r
@@ -446,3 +446,15 @@ class HousekeepingTables(VerificationTables, Protocol):
     async def facts(self, now_ms: int) -> StoreFacts:
         """Return the facts of `records.diagnosis`: the state of the database, and what has been waiting."""
         ...
+
+
+async def read_each_path(
+    read_path: Callable[[int, int | None], Awaitable[Sequence[r.NodeRow]]], leaf_keys: Sequence[int], last: int | None
+) -> list[r.NodeRow]:
+    """Implement `read_paths` for a database that reads one path at a time."""
+    found: dict[int, r.NodeRow] = {}
+    # A leaf on the path of a later one needs no look, unless that path was cut short.
+    for leaf_key in sorted(leaf_keys, reverse=True):
+        if last is not None or leaf_key not in found:
+            found.update((node.node_key, node) for node in await read_path(leaf_key, last))
+    return list(found.values())

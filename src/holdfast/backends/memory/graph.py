@@ -11,6 +11,7 @@ from holdfast.backends.memory.attachments import MemoryAttachments
 from holdfast.backends.memory.queue import MemoryQueue
 from holdfast.backends.memory.tables import SCAN_WEIGHT, Tables, starting_with
 from holdfast.loop_budget import charge_rows
+from holdfast.ports.tables import read_each_path
 
 
 class MemoryGraph(MemoryQueue, MemoryAttachments):
@@ -102,12 +103,7 @@ class MemoryGraph(MemoryQueue, MemoryAttachments):
         return path
 
     async def read_paths(self, leaf_keys: Sequence[int], last: int | None) -> list[r.NodeRow]:
-        found: dict[int, r.NodeRow] = {}
-        # A leaf on the path of a later one needs no look, unless that path was cut short.
-        for leaf_key in sorted(leaf_keys, reverse=True):
-            if last is not None or leaf_key not in found:
-                found.update((node.node_key, node) for node in await self.read_path(leaf_key, last))
-        return list(found.values())
+        return await read_each_path(self.read_path, leaf_keys, last)
 
     async def read_nodes(
         self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None

@@ -13,6 +13,7 @@ from holdfast.backends.sqlite.budget import Values
 from holdfast.backends.sqlite.transaction.base import BLOCK, Base, json_list, listed
 from holdfast.columns import fitting, weight
 from holdfast.errors import Corrupt
+from holdfast.ports.tables import read_each_path
 from holdfast.records.limits import LARGEST_INTEGER
 from holdfast.table_catalog import all_fetched
 
@@ -110,12 +111,7 @@ class Graph(Base):
         return path
 
     async def read_paths(self, leaf_keys: Sequence[int], last: int | None) -> list[r.NodeRow]:
-        found: dict[int, r.NodeRow] = {}
-        # A leaf on the path of a later one needs no look, unless that path was cut short.
-        for leaf_key in sorted(leaf_keys, reverse=True):
-            if last is not None or leaf_key not in found:
-                found.update((node.node_key, node) for node in await self.read_path(leaf_key, last))
-        return list(found.values())
+        return await read_each_path(self.read_path, leaf_keys, last)
 
     async def read_nodes(
         self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
