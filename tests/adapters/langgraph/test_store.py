@@ -198,7 +198,7 @@ def test_a_read_that_renews_an_item_does_not_take_back_a_later_value(url: str, m
 
 @pytest.mark.parametrize("near", [2, 1])
 def test_items_of_one_batch_are_those_of_as_many_reads(url: str, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_items, "NEAR", near)
+    monkeypatch.setattr(stored_items, "NODES_AN_ITEM", near)
     with holdfast.open_blocking(url) as opened, HoldfastStore(opened) as store:
         for number in range(30):
             store.put(("a",) if number % 3 else ("a", "b"), f"k{number:02}", {"n": number})

@@ -24,7 +24,7 @@ ITEM: Final = "langgraph.item"
 FORMAT: Final = 1
 MINUTE_MS: Final = 60_000
 NODES_A_CALL: Final = 1_000
-NEAR: Final = 2
+NODES_AN_ITEM: Final = 2
 """Nodes that a page has room for, for each item that is wanted."""
 
 _PART = re.compile(r"nodes\[(\d+)\]\.(payload|id)")
@@ -164,7 +164,9 @@ async def _versions(port: Port, session_id: str, names: Iterable[Name]) -> list[
     while len(wanted) > 1:
         ids = IdRange(wanted[0].first, wanted[-1].before)
         try:
-            page = await port.nodes(session_id, ids=ids, kind=ITEM, limit=min(len(wanted) * NEAR, NODES_A_CALL))
+            page = await port.nodes(
+                session_id, ids=ids, kind=ITEM, limit=min(len(wanted) * NODES_AN_ITEM, NODES_A_CALL)
+            )
         except SessionDeleted:
             return []
         done = [one for one in wanted if page.next is None or (one.before or "") <= page[-1].id]

@@ -18,7 +18,7 @@ PAGE: Final = 1_000
 """Most nodes of a page."""
 NODES_A_CHECKPOINT: Final = 8
 """Nodes that a first page has room for, for each checkpoint that is wanted: itself and the writes on it."""
-NEAR: Final = 8
+LIKELY_ANCESTORS: Final = 8
 """Ancestors that a first page has room for."""
 GROWTH: Final = 4
 """Each page has room for so many times more than the one before."""
@@ -162,7 +162,7 @@ async def ancestors(port: Port, place: Place, checkpoint_id: str | None) -> Asyn
     if target is None or wanted is None:
         return
     read: dict[str, Group] = {}
-    groups = read_groups(port, place, target[1].checkpoint.id, wanted=NEAR)
+    groups = read_groups(port, place, target[1].checkpoint.id, wanted=LIKELY_ANCESTORS)
     ended = False
     while wanted is not None:
         while wanted not in read and not ended:
